@@ -49,6 +49,8 @@ class Host : public FlagExchange {
   virtual bool begin_backward() REQUIRES(compute_thread) = 0;
   // The gradient of `tensor` is the one that is handed over now. Errors: InvalidInput.
   virtual void take_gradient(std::int32_t tensor, Gradient gradient) REQUIRES(compute_thread) = 0;
+  // Every gradient was taken, and nothing flows backward any more.
+  virtual void end_backward() REQUIRES(compute_thread) = 0;
   // Error feedback on one block of it: adds coefficient * its residual; if the block is not sent, the sum becomes the
   // residual.
   virtual void compensate(std::int32_t block, double coefficient, bool sent) REQUIRES(compute_thread) = 0;

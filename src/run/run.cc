@@ -241,6 +241,7 @@ void Run::finish_backward() {
     plan_->outbox.hand_over(t, gradient);
     dealt_with(t);
   }
+  host_.end_backward();
   for (std::size_t l = index.tensors.front().layer; l-- > 0;) end_layer(static_cast<std::int32_t>(l));
   recorder_.layers().backward_ended();
   tell_flags();

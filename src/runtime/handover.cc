@@ -2,10 +2,13 @@
 
 #include <ATen/ops/isfinite.h>
 
+#include "runtime/fence.h"
+
 namespace gradweave::runtime {
 
 bool Handover::begin_backward() {
   not_finite_ = -1;
+  unscaled_.clear();
   versions_.begin_backward();
   return loss_scale_.begin_backward();
 }
@@ -17,8 +20,8 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
     gradient_.reset();
     return;
   }
-  if (kind != run::Gradient::kHeld) loss_scale_.unscale(parameters_.gradient(tensor));
   gradient_ = parameters_.flat_gradient(tensor);
+  if (loss_scale_.is_on() && kind != run::Gradient::kHeld) unscale(kind);
   if (local_.kept) {
     local_.copies.resize(parameters_.all().size());
     local_.copies[static_cast<std::size_t>(parameters_.number_of(tensor))] = gradient_.clone();
@@ -26,6 +29,27 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
   if (check_ && !loss_scale_.known() && not_finite_ < 0 && !at::isfinite(gradient_).all().item<bool>())
     not_finite_ = tensor;
   if (kind == run::Gradient::kComputed) versions_.hand_over(tensor);
+}
+
+// Autograd gives a parameter the memory of a gradient that flows on, or gives two the same: in place each of them would take
+// the scale out once more.
+void Handover::unscale(run::Gradient kind) {
+  const bool callers = gradient_.is_alias_of(parameters_.gradient(tensor_));
+  if (callers && gradient_.storage().use_count() == 2) return loss_scale_.unscale(gradient_);
+  if (callers) gradient_ = gradient_.clone();
+  loss_scale_.unscale(gradient_);
+  unscaled_.push_back({tensor_, kind, gradient_});
+}
+
+void Handover::end_backward() {
+  for (const Unscaled& each : std::exchange(unscaled_, {})) {
+    const at::Tensor& parameter = parameters_[each.tensor];
+    const at::Tensor gradient = parameters_.gradient(each.tensor).detach();
+    gradient.copy_(each.flat.as_strided(parameter.sizes(), parameter.strides()));
+    keep_for_stream(gradient);  // of autograd's, on the layer's own
+    keep_for_stream(each.flat);
+    if (each.kind == run::Gradient::kComputed) versions_.hand_over(each.tensor);
+  }
 }
 
 void Handover::compensate(std::int32_t block, ErrorFeedback& feedback, double coefficient, bool sent) {

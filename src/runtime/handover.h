@@ -29,6 +29,8 @@ class Handover {
 
   // The gradient of `tensor` is the one that is handed over now. Errors: InvalidInput.
   void take(std::int32_t tensor, run::Gradient kind);
+  // All were taken, and nothing flows backward any more: what the caller reads is what was handed over.
+  void end_backward();
   // Adds the block's residual to its part.
   void compensate(std::int32_t block, ErrorFeedback& feedback, double coefficient, bool sent);
   // Returns a block of it, flat; undefined: zeros.
@@ -52,13 +54,24 @@ class Handover {
     std::vector<at::Tensor> copies;  // by parameter
   };
 
+  // Takes the loss scale out of the gradient that is handed over, and of the caller's, now or at the backward's end.
+  void unscale(run::Gradient kind);
+
+  // Without its loss scale.
+  struct Unscaled {
+    std::int32_t tensor;
+    run::Gradient kind;
+    at::Tensor flat;
+  };
+
   const Parameters& parameters_;
   Versions& versions_;
   bool check_;
   LossScale loss_scale_;
   std::int32_t tensor_ = -1, compensated_ = -1, not_finite_ = -1;
-  at::Tensor gradient_;  // flat; undefined: zeros
-  at::Tensor sum_;       // of block `compensated_` and its residual
+  at::Tensor gradient_;             // flat; undefined: zeros
+  at::Tensor sum_;                  // of block `compensated_` and its residual
+  std::vector<Unscaled> unscaled_;  // of this backward, whose memory others have too
   Local local_;
 };
 

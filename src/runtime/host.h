@@ -71,6 +71,7 @@ class TorchHost : public run::Host {
 
   bool begin_backward() override REQUIRES(run::compute_thread);
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override REQUIRES(run::compute_thread);
+  void end_backward() override REQUIRES(run::compute_thread) { handover_.end_backward(); }
   void compensate(std::int32_t block, double coefficient, bool sent) override REQUIRES(run::compute_thread) {
     handover_.compensate(block, feedback_, coefficient, sent);
   }

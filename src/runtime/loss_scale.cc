@@ -25,7 +25,6 @@ bool LossScale::begin_backward() {
 }
 
 void LossScale::unscale(const at::Tensor& gradient) const {
-  if (!inverse_scale_.defined() || !gradient.defined() || gradient.layout() != c10::kStrided) return;
   const std::vector<at::Tensor> alias{gradient.detach()};
   at::Tensor found = found_inf_;
   at::_amp_foreach_non_finite_check_and_unscale_(alias, found, inverse_scale_);

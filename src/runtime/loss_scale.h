@@ -25,7 +25,9 @@ class LossScale {
 
   // Returns whether gradients of the backward that begins have a scale. Errors: InvalidInput where the plan can't have one.
   bool begin_backward();
-  // Takes it out of a gradient, in place, so that what is handed over and what the user reads are the same.
+  // Whether gradients of this backward have one.
+  bool is_on() const { return inverse_scale_.defined(); }
+  // Takes it out of a dense gradient, in place. The caller owes that it is on.
   void unscale(const at::Tensor& gradient) const;
   // Whether one of this backward's was not finite. The caller owes that begin_backward() returned true.
   bool overflowed() const { return found_inf_.item<float>() != 0; }

@@ -183,6 +183,7 @@ class FakeHost : public run::Host {
 
   bool begin_backward() override;
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
+  void end_backward() override {}
   void compensate(std::int32_t block, double coefficient, bool sent) override;
   bool has_residual(std::int32_t block) const override {
     return residuals_[static_cast<std::size_t>(block)].has_value();

@@ -3,6 +3,7 @@
 Scales are powers of two, so that scaled and unscaled training give the same bits.
 """
 
+import contextlib
 import math
 
 import pytest
@@ -65,6 +66,74 @@ def as_ddp(rank, schemes, optimizer, clipped, around=lambda optimizer: optimizer
         found = parameters(model)
         wrong += [(scheme, name) for name in expected if not torch.equal(found[name], expected[name])]
     return wrong
+
+
+class Embedding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 6))
+
+    def forward(self, h):
+        return h + self.weight.unsqueeze(0)
+
+
+class Embedded(nn.Module):
+    """With one sample autograd makes the gradients of both embeddings views of the one that flows on to the first layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.positions, self.segments, self.last = nn.Linear(8, 6), Embedding(), Embedding(), nn.Linear(6, 3)
+
+    def forward(self, x, embedded=True):
+        h = self.first(x)
+        return self.last(torch.tanh(self.segments(self.positions(h)) if embedded else h))
+
+
+def train_embedded(model, optimizer, scaler, loop):
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in parameters))
+    if loop == "views":
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = part.view_as(p)
+    for step in range(8):
+        flat.zero_() if loop == "views" else optimizer.zero_grad()
+        x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(step))
+        if loop == "accumulated":
+            with getattr(model, "no_sync", contextlib.nullcontext)():
+                scaler.scale(model(x).square().mean()).backward()
+            scaler.scale(model(x, embedded=False).square().mean()).backward()
+        else:
+            scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def embedded_as_unscaled(rank, schemes, loop):
+    """Schemes that don't give the bits of plain training without a scale, where all ranks have the same batches: those that
+    correct steps later have nothing to correct then, and what was not sent shows too."""
+    import gradweave
+    from gradweave import core
+
+    wrong = []
+    for scheme in (None, *schemes):
+        torch.manual_seed(0)
+        model, scaler = Embedded(), torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scheme is not None)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if scheme is None:
+            expected = model
+            train_embedded(model, optimizer, scaler, loop)
+            continue
+        plan = core.make_plan(workload(model), cluster(2), scheme)
+        with gradweave.wrap(model, optimizer, plan=plan, scaler=scaler, find_unused_parameters=True) as (model, optimizer):
+            train_embedded(model, optimizer, scaler, loop)
+        wrong += [(scheme, name) for name in differing(model, expected)]
+    return wrong
+
+
+@pytest.mark.parametrize("loop", ["zero_grad", "views", "accumulated"])
+def test_a_gradient_whose_memory_others_have_is_unscaled_once(loop):
+    schemes = ["dear", "us_byte", "delayed_averaging"]
+    assert ranks.run(embedded_as_unscaled, 2, schemes=schemes, loop=loop) == [[], []]
 
 
 def averaged_after_the_step(rank):
