@@ -45,8 +45,8 @@ void Outbox::hand_over_block(std::int32_t block, Gradient gradient) {
   Execution& execution = context_.near(carrier);
   const RunOp& op = *execution.op;
   const auto t = static_cast<std::size_t>(plan.block_tensor[b]);
-  owed_[t] |=
-      owes || ((given_[t] || host.codec_began_with_residual(block)) && keeps_residual(op.compression));
+  owed_[t] |= owes || (gradient == Gradient::kHeld && context_.here().gradient_outside_end[b]) ||
+              ((given_[t] || host.codec_began_with_residual(block)) && keeps_residual(op.compression));
   completed_.push_back(&execution);
   // What was held stays as it is if no rank has used the tensor.
   if (op.in_place && gradient != Gradient::kHeld && host.lend_gradient(execution)) return;

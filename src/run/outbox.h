@@ -15,7 +15,8 @@ class Outbox {
 
   // The host has taken the gradient of `tensor`, or none: its blocks go where the plan sends them.
   void hand_over(std::int32_t tensor, Gradient gradient) REQUIRES(compute_thread);
-  // By tensor: whether its last hand-over sent something of earlier gradients, which were not sent whole.
+  // By tensor: whether its last hand-over sent something of earlier gradients: which were not sent whole, or which the caller
+  // has kept and the plan applies elsewhere than at an iteration's end.
   const std::vector<std::uint8_t>& owed() const REQUIRES(compute_thread) { return owed_; }
   // Copies the parameters that are sent as they are after a local step, which has just been made.
   void read_parameters(const RunApply& apply) REQUIRES(compute_thread);

@@ -190,6 +190,15 @@ bool Run::is_behind(std::size_t layer) const {
          std::ranges::any_of(here().updated_before[layer], to_come);
 }
 
+// Whether the plan applies the tensor's gradient, or a part of it, elsewhere than at an iteration's end. There only what was
+// sent is stepped, and not what the caller has left in `.grad`.
+bool Run::is_outside_end(std::int32_t tensor) const {
+  return std::ranges::any_of(plan().blocks_of_tensor[static_cast<std::size_t>(tensor)],
+                             [this](std::int32_t b) REQUIRES(compute_thread) {
+                               return here().gradient_outside_end[static_cast<std::size_t>(b)] != 0;
+                             });
+}
+
 void Run::enter_backward() {
   if (phase_ == Phase::kBackward) return;
   queue_->check_failure();
@@ -235,7 +244,8 @@ void Run::finish_backward() {
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (arrivals.has_come(t)) continue;
     Gradient gradient = arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone;
-    if (gradient == Gradient::kNone && here().synchronous && host_.kept(t) != Kept::kGone)
+    if (gradient == Gradient::kNone && (here().synchronous || is_outside_end(t)) &&
+        host_.kept(t) != Kept::kGone)
       gradient = Gradient::kHeld;
     host_.take_gradient(t, gradient);
     plan_->outbox.hand_over(t, gradient);

@@ -181,6 +181,7 @@ class Run {
   void apply_forward(std::int32_t layer) REQUIRES(compute_thread);
   void pass_forward(std::int32_t layer) REQUIRES(compute_thread);
   bool is_behind(std::size_t layer) const REQUIRES(compute_thread);
+  bool is_outside_end(std::int32_t tensor) const REQUIRES(compute_thread);
   void finish_iteration() REQUIRES(compute_thread);
   // `accumulates`: the caller's iteration goes on with another backward.
   void advance(bool accumulates = false) REQUIRES(compute_thread);

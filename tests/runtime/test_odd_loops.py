@@ -163,14 +163,15 @@ def look_again(loss, parameters):
 
 IN_STEP, LATER = ["ddp", "wfbp"], ["p3", "dear"]
 # name: (schemes, model, whether .grad are views of one buffer, whether the loop keeps them in a list, what comes after the
-# backward)
-OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, False, False, look_again),
-                 "views": (IN_STEP + LATER, plain, True, False, None),
-                 "views that are kept": (IN_STEP + LATER, plain, True, True, None),
-                 "views, some unused": (IN_STEP, TwoPaths, True, False, None)}
+# backward, whether zero_grad() keeps them)
+OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, False, False, look_again, False),
+                 "views": (IN_STEP + LATER, plain, True, False, None, False),
+                 "views that are kept": (IN_STEP + LATER, plain, True, True, None, False),
+                 "views, some unused": (IN_STEP + LATER, TwoPaths, True, False, None, False),
+                 "zeros, some unused": (IN_STEP + LATER, TwoPaths, False, False, None, True)}
 
 
-def with_own_gradients(model, optimizer, rank, views, kept, after):
+def with_own_gradients(model, optimizer, rank, views, kept, after, zeros):
     parameters = list(model.parameters())
     sizes = [p.numel() for p in parameters]
     flat = torch.zeros(sum(sizes))
@@ -179,7 +180,7 @@ def with_own_gradients(model, optimizer, rank, views, kept, after):
             p.grad = part.view_as(p)
     held = [p.grad for p in parameters if kept]
     for step in range(8):
-        flat.zero_() if views else optimizer.zero_grad()
+        flat.zero_() if views else optimizer.zero_grad(set_to_none=not zeros)
         loss = cross_entropy(model, *batch(rank, step))
         loss.backward(retain_graph=after is not None)
         if after is not None:
