@@ -207,7 +207,8 @@ def test_a_learning_rate_of_numpys_is_given_as_a_number(given):
     ({"outer_momentum": 5.0}, "outer_momentum is 5.0; give a number from 0 to 0.999"),
     ({"outer_momentum": "0.9"}, "outer_momentum is '0.9'"), ({"outer_learning_rate": 0}, "a number from 1e-06 to 100"),
     ({"outer_learning_rate": float("nan")}, "outer_learning_rate is nan"), ({"ranks": "1"}, "ranks is '1'"),
-    ({"ranks": 0}, "ranks is 0"), ({"compressor": None}, "compressor is None; give one of int4"), ({"period": 0.5}, "period is")])
+    ({"ranks": 0}, "ranks is 0"), ({"compressor": None}, "compressor is None; give one of int4"),
+    ({"period": 0.5}, "period is")])
 def test_options_between_islands_that_make_no_sense_are_refused(between, said):
     with pytest.raises(gradweave.InvalidInput, match=said):
         islands.checked(between)
