@@ -1071,8 +1071,8 @@ def _destroy(groups):
 
 
 def _own_port(listen, own_host):
-    """Where this rank listens: the ranks of a host on ports that follow each other, all interfaces of IPv6 too where others are
-    told such an address."""
+    """Where this rank listens: the ranks of a host on ports that follow each other; on all interfaces of IPv6, too, where
+    others are told such an address."""
     host, _, port = (listen or "0.0.0.0:0").rpartition(":")
     if host == "0.0.0.0" and own_host.startswith("["):
         host = "[::]"
