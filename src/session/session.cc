@@ -194,7 +194,7 @@ void Parts::meet(const std::exception_ptr& failure, const std::string& why) cons
   std::string post = failed + why;
   if (!failure) {
     post.clear();
-    for (const auto& [name, value] : alike_of(options)) post += name + " = " + value + "\n";
+    for (const auto& [name, value] : alike_of(options)) post += c10::str(name, " = ", value, "\n");
   }
   std::vector<std::string> posts(1);
   try {
