@@ -8,6 +8,7 @@ namespace gradweave::runtime {
 
 bool Handover::begin_backward() {
   not_finite_ = -1;
+  places_.clear();
   unscaled_.clear();
   versions_.begin_backward();
   return loss_scale_.begin_backward();
@@ -21,6 +22,7 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
     return;
   }
   gradient_ = parameters_.flat_gradient(tensor);
+  if (kind == run::Gradient::kComputed) separate();
   if (loss_scale_.is_on() && kind != run::Gradient::kHeld) unscale(kind);
   if (local_.kept) {
     local_.copies.resize(parameters_.all().size());
@@ -29,6 +31,18 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
   if (check_ && !loss_scale_.known() && not_finite_ < 0 && !at::isfinite(gradient_).all().item<bool>())
     not_finite_ = tensor;
   if (kind == run::Gradient::kComputed) versions_.hand_over(tensor);
+}
+
+// Autograd gives parameters that are added to each other one gradient: what is put in place of one would be the other's too.
+void Handover::separate() {
+  const NamedParameter& named = parameters_.named(tensor_);
+  if (named.place) return;  // which is no memory of autograd's
+  const at::Tensor own = named.gradient();
+  const bool shared =
+      own.numel() > 0 && own.is_alias_of(gradient_) && own.storage().use_count() > 2;  // those two
+  if (!shared || places_.insert(own.const_data_ptr()).second) return;
+  named.set_gradient(own.clone());
+  gradient_ = parameters_.flat_gradient(tensor_);
 }
 
 // Autograd gives a parameter the memory of a gradient that flows on, or gives two the same: in place each of them would take

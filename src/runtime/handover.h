@@ -4,6 +4,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Handover {
     std::vector<at::Tensor> copies;  // by parameter
   };
 
+  // Gives the gradient that is handed over memory of its own, if it has that of one that was.
+  void separate();
   // Takes the loss scale out of the gradient that is handed over, and of the caller's, now or at the backward's end.
   void unscale(run::Gradient kind);
 
@@ -69,9 +72,10 @@ class Handover {
   bool check_;
   LossScale loss_scale_;
   std::int32_t tensor_ = -1, compensated_ = -1, not_finite_ = -1;
-  at::Tensor gradient_;             // flat; undefined: zeros
-  at::Tensor sum_;                  // of block `compensated_` and its residual
-  std::vector<Unscaled> unscaled_;  // of this backward, whose memory others have too
+  at::Tensor gradient_;                     // flat; undefined: zeros
+  at::Tensor sum_;                          // of block `compensated_` and its residual
+  std::unordered_set<const void*> places_;  // in this backward, of gradients whose memory others have too
+  std::vector<Unscaled> unscaled_;          // of this backward, whose memory others have too
   Local local_;
 };
 

@@ -212,6 +212,44 @@ def test_gradients_that_the_loop_has_in_memory_of_its_own_or_looks_at_twice_as_i
     assert ranks.run(own_gradients_as_ddp, 2, case=case) == [[], []]
 
 
+class Added(nn.Module):
+    """With one sample autograd gives both parameters one gradient, unless they are kept `apart`."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.segments = (nn.Parameter(torch.ones(5, 6)) for _ in range(2))
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x, both, apart):
+        first, second = (p.unsqueeze(0) * 1 if apart else p.unsqueeze(0) for p in (self.positions, self.segments))
+        return self.out(torch.tanh(first + second if both else first) * x).square().mean()
+
+
+def added(rank, schemes):
+    """Schemes under which parameters are not DistributedDataParallel's, where one rank uses both of them and the other one."""
+    def train(model, optimizer, apart):
+        for step in range(8):
+            optimizer.zero_grad()
+            x = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(2 * step + rank))
+            model(x, rank == 0, apart).backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    expected, wrong = Added(), []
+    train(nn.parallel.DistributedDataParallel(expected, find_unused_parameters=True), adam(expected), apart=True)
+    for scheme in schemes:
+        torch.manual_seed(0)
+        model = Added()
+        with wrapped(model, adam(model), scheme, find_unused_parameters=True) as (model, optimizer):
+            train(model, optimizer, apart=False)
+        wrong += [(scheme, name) for name in differing(model, expected)]
+    return wrong
+
+
+def test_parameters_with_one_gradient_get_the_mean_of_their_own():
+    assert ranks.run(added, 2, schemes=["ddp", "wfbp", "dear"]) == [[], []]
+
+
 def same_on_all_ranks(model):
     own = torch.cat([p.detach().flatten() for p in model.parameters()])
     first = own.clone()
