@@ -92,9 +92,10 @@ struct SessionOptions {
 //   session.finish();
 //
 // A layer is a module that owns parameters which require a gradient; its name is the module's. Layers have
-// to be registered in the order in which the forward runs them. To unfreeze parameters, finish() and begin another session. In the first iterations gradients are reduced
-// one message at a time when all are known, and layers are profiled; then rank 0 plans, and all ranks put the
-// plan in force after the same iteration. From then on the plan follows the run, or is tuned, as the options say.
+// to be registered in the order in which the forward runs them. To unfreeze parameters, finish() and begin
+// another session. In the first iterations gradients are reduced one message at a time when all are known, and
+// layers are profiled; then rank 0 plans, and all ranks put the plan in force after the same iteration. From
+// then on the plan follows the run, or is tuned, as the options say.
 //
 // Errors of all members: InvalidInput for what the caller can change; RuntimeFailure once a peer is lost,
 // and from then on. If the session is destroyed while an exception passes, the other ranks learn that this
@@ -112,8 +113,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // The forward reaches `layer`: what the plan applies to it is applied here. C++ modules have no hooks, so
-  // the forward says so itself, in the layer's first line. The profile and plans that step in the forward, such as dear's,
-  // need it at every layer; '' is the model itself, where it owns parameters. With a plan of install() that does neither it may be left out.
+  // the forward says so itself, in the layer's first line; '' is the model itself, where it owns parameters. The
+  // profile and plans that step in the forward, such as dear's, need it at every layer; with a plan of install()
+  // that does neither it may be left out.
   void enter(const std::string& layer);
 
   // A backward whose gradients are added to those of the coming backward(): nothing is communicated.

@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GRADWEAVE_BUILD", ROOT / "build"))
 # [the name of a file before the block], the kind of block, its text
 BLOCK = re.compile(r"(?:^`(\w+\.\w+)`[^\n]*:\n\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
-RATES = ["0.5", "1", "2", "4", "16", "64"]
 
 
 def environment_of(folder):
@@ -87,26 +86,6 @@ def test_cpp_page_shows_the_consumer():
     consumer = ROOT / "tests" / "packaging" / "consumer"
     assert (consumer / "main.cc").read_text() in page
     assert (consumer / "CMakeLists.txt").read_text().partition("\n")[2] in page
-
-
-def table_after(page, mark):
-    """{first cell: other cells} of the first table after `mark`."""
-    rows = re.search(r"^\|.*?(?=^[^|])", page[page.index(mark):], re.M | re.S)[0].splitlines()[2:]
-    cells = [[cell.strip().strip("`") for cell in row.split("|")[1:-1]] for row in rows]
-    return {first: rest for first, *rest in cells}
-
-
-def test_speeds_in_choosing_are_those_measured():
-    tables = (ROOT / "docs" / "results" / "schemes.md").read_text()
-    measured = {(job, rate): table_after(tables, f"**{job}, coverage rate {rate}**")
-                for job in ("small", "wide") for rate in RATES if f"**{job}, coverage rate {rate}**" in tables}
-    shown = table_after((ROOT / "docs" / "choosing.md").read_text(), "## What each gains")
-    assert len(shown) > 5
-    for scheme, speeds in shown.items():
-        for rate, speed in zip(RATES, speeds, strict=True):
-            small, wide = re.fullmatch(r"(\S+)(?: \((\S+)\))?", speed).groups()
-            assert small == measured["small", rate][scheme][2], (scheme, rate)
-            assert not wide or wide == measured["wide", rate][scheme][2], (scheme, rate)
 
 
 def test_accuracies_in_choosing_are_those_measured():
