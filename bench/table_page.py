@@ -87,21 +87,25 @@ def timed(path):
         for name in table.ANCHORS:
             if name in group:  # one measurement in each piece
                 group[name]["measured_ms"] = statistics.median(value["measured_ms"] for value in group[name]["anchors_of"])
-        if TUNED not in group:
-            continue
-        usual = statistics.median(value["over_compute"][0] for value in group[TUNED]["anchors_of"])
-        compute_ms = group[TUNED]["measured_ms"] / usual
-        for name, line in group.items():
-            if "speedup_over_tuned" not in line:
-                continue
-            tuned = line["anchors"][TUNED]["over_compute"][0] if "anchors" in line else usual
-            if name in table.ANCHORS or min(tuned, usual) < SLOW:
-                line["compared"] = statistics.median(each["speedup_over_tuned"][0] for each in line.get("anchors_of", [line]))
-            else:
-                line["compared"] = usual / (1 + (line["over_compute"][0] - 1) * (usual - 1) / (tuned - 1))
-            line |= {"compared_ms": compute_ms * usual / line["compared"], "compute_ms": compute_ms}
+        if TUNED in group:
+            compare(group)
     return dict(sorted(found.items(),
                        key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
+
+
+def compare(group):
+    """Gives the rows of one job and coverage rate their "compared", "compared_ms" and "compute_ms", as timed() has them."""
+    usual = statistics.median(value["over_compute"][0] for value in group[TUNED]["anchors_of"])
+    compute_ms = group[TUNED]["measured_ms"] / usual
+    for name, line in group.items():
+        if "speedup_over_tuned" not in line:
+            continue
+        tuned = line["anchors"][TUNED]["over_compute"][0] if "anchors" in line else usual
+        if name in table.ANCHORS or min(tuned, usual) < SLOW:
+            compared = statistics.median(each["speedup_over_tuned"][0] for each in line.get("anchors_of", [line]))
+        else:
+            compared = usual / (1 + (line["over_compute"][0] - 1) * (usual - 1) / (tuned - 1))
+        line |= {"compared": compared, "compared_ms": compute_ms * usual / compared, "compute_ms": compute_ms}
 
 
 def curves(path, judged=SMALL):
@@ -214,29 +218,25 @@ def page(found_times, found_curves):
     return "\n\n".join(parts)
 
 
+def compared(times, job, name, rate):
+    """How many times as fast as DDP (tuned) a row trains, as a table says it; "" where it was not measured."""
+    line = times.get((job, rate), {}).get(name, {})
+    return f"{line['compared']:.2f}" if "compared" in line else ""
+
+
 def in_short(times, found):
     """How many times faster than DistributedDataParallel tuned by hand the job SMALL trains, with the accuracy beside it."""
-    groups = {rate: times.get((SMALL.job, rate), {}) for rate in RATES}
-
-    def speed(name, rate):
-        line = groups[rate].get(name, {})
-        return f"{line['compared']:.2f}" if "compared" in line else ""
-
     return markdown(["", *(f"{rate:g}" for rate in RATES), *(f"accuracy at {rate:g}, %" for rate in PICTURED)],
-                    [[name, *(speed(name, rate) for rate in RATES),
+                    [[name, *(compared(times, SMALL.job, name, rate) for rate in RATES),
                       *(final_accuracy(name, rate, found, 1) for rate in PICTURED)] for name in IN_SHORT])
 
 
 def gains(times):
     """How many times as fast as DistributedDataParallel tuned by hand the rows of CHOSEN train the job SMALL; in brackets the
     same of the job 'wide'."""
-    def speed(job, name, rate):
-        line = times.get((job, rate), {}).get(name, {})
-        return f"{line['compared']:.2f}" if "compared" in line else ""
-
     def cell(name, rate):
-        wide = speed("wide", name, rate)
-        return speed(SMALL.job, name, rate) + (f" ({wide})" if wide else "")
+        wide = compared(times, "wide", name, rate)
+        return compared(times, SMALL.job, name, rate) + (f" ({wide})" if wide else "")
 
     return markdown(["coverage rate", *(f"{rate:g}" for rate in RATES)],
                     [[f"`{name}`", *(cell(name, rate) for rate in RATES)] for name in CHOSEN])

@@ -11,6 +11,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent.parent / "docs"
 LINKS = ("shaped", "emulated")
 ON_TEXT = ("gpt", "lora", "large gpt")  # jobs that are judged by their loss
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 # The jobs of the summary: what it calls them, and their job and schedule in the results.
 SUMMED_UP = {"convolutional network": ("small", "constant"), "vision transformer": ("vit", "cosine"),
              "ResNet-18": ("resnet18", "cosine"), "low-rank adapters of a GPT": ("lora", "cosine"),
@@ -106,9 +107,14 @@ def accuracy_groups(path, job, schedule="constant"):
             continue
         key = run["workers"], run["optimizer"], run["method"], 0.0 if run["method"] == "ddp" else run["coverage"]
         groups.setdefault(key, {})[run["seed"]] = result
-    order = ("sgd", "adamw", "muon")
+    order = list(OPTIMIZERS)
     return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2] != "ddp",
                                                           entry[0][2:])))
+
+
+def apart_from(seeds, reference, measure):
+    """How far a method is from DistributedDataParallel in the end, for each seed that {seed: result} of both have."""
+    return [result[measure][-1] - reference[seed][measure][-1] for seed, result in seeds.items() if seed in reference]
 
 
 def accuracy_table(path, job="small", schedule="constant"):
@@ -120,13 +126,12 @@ def accuracy_table(path, job="small", schedule="constant"):
     for (workers, optimizer, method, coverage), seeds in groups.items():
         final = [seeds[seed][measure][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
-        same = [result[measure][-1] - reference[seed][measure][-1]
-                for seed, result in seeds.items() if seed in reference]
+        apart = apart_from(seeds, reference, measure)
         if chosen := next(iter(seeds.values())).get("chosen"):
             method = f"{method} ({chosen})"
         rows.append([str(workers), optimizer, method, f"{coverage:g}" if coverage else "",
                      f"{statistics.mean(final):.{digits}f}", " ".join(f"{value:.{digits}f}" for value in final),
-                     f"{statistics.mean(same):+.{digits}f}" if same and method != "ddp" else "",
+                     f"{statistics.mean(apart):+.{digits}f}" if apart and method != "ddp" else "",
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if method != "ddp" else ""])
     return markdown(["workers", "optimizer", "method", "coverage rate", title, "seeds", "minus DDP",
                      "spread between workers"], rows)
@@ -135,11 +140,9 @@ def accuracy_table(path, job="small", schedule="constant"):
 def lost(job, seeds, reference):
     """(points or nats that a method lost in the mean to DistributedDataParallel on the same seeds, their number) of
     {seed: result} of both; None without such seeds."""
-    same = seeds.keys() & reference.keys()
-    if not same:
-        return None
     measure, sign = ("test_loss", 1) if job in ON_TEXT else ("accuracy", -1)
-    return sign * statistics.mean(seeds[seed][measure][-1] - reference[seed][measure][-1] for seed in same), len(same)
+    apart = apart_from(seeds, reference, measure)
+    return (sign * statistics.mean(apart), len(apart)) if apart else None
 
 
 def summary_table(path, columns):
@@ -161,7 +164,7 @@ def summary_table(path, columns):
                 text = f"**{amount:.{digits}f}**" if amount > AIM[unit] else f"{amount:.{digits}f}"
                 cells.append(text if value[1] == 3 else f"{text} ({value[1]})")
             if any(cells):
-                lines.append([title, {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}[optimizer], str(workers), unit, *cells])
+                lines.append([title, OPTIMIZERS[optimizer], str(workers), unit, *cells])
     return markdown(["job", "optimizer", "workers", "lost in", *columns], lines)
 
 
@@ -170,7 +173,6 @@ def scheme_accuracy_table(path, scheme):
     groups = accuracy_groups(path, "small")
     own = [key for key in groups if key[2].split()[0] == scheme]
     columns = list(dict.fromkeys(key[:2] for key in groups if key in own))
-    titles = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 
     def final(key):
         return {seed: result["accuracy"][-1] for seed, result in groups[key].items()}
@@ -183,7 +185,7 @@ def scheme_accuracy_table(path, scheme):
             mine = final((*column, method, rate)) if (*column, method, rate) in own else {}
             cells.append(f"{statistics.mean(mine[seed] - reference[seed] for seed in mine):+.2f}" if mine else "")
         rows.append([f"`{method}`, coverage rate {rate:g}", *cells])
-    return markdown(["", *(f"{workers}, {titles[optimizer]}" for workers, optimizer in columns)], rows)
+    return markdown(["", *(f"{workers}, {OPTIMIZERS[optimizer]}" for workers, optimizer in columns)], rows)
 
 
 def overhead_table(path):

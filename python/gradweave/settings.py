@@ -142,6 +142,7 @@ class Settings:
             core.check_options(self.scheme, self.options)
             return found
         plan = self.given_plan
+        # What is "auto" has become what the scheme chose.
         chosen = {name: value for name, value in core.texts_of(self.options).items() if value != "auto"}
         if self.scheme not in ("auto", plan.scheme) or not chosen.items() <= plan.options.items():
             raise InvalidInput(f"gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme "

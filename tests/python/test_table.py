@@ -120,6 +120,9 @@ def test_time_to_a_target_lies_between_the_points_of_a_curve():
     assert table_page.seconds_to_target("dear", 64.0, line, curves, 85.0) == (125.0, 2, 2)
     assert table_page.seconds_to_target("local_sgd", 2.0, line, curves, 85.0) == (101.0, 1, 1)  # and one average in the end
     assert table_page.seconds_to_target("partial_sgd", 2.0, line, curves, 85.0) is None
+    apart = {"post-local SGD", "Streaming DiLoCo", "delayed_averaging", "auto allow=exact+local+compressed"}
+    assert {name for name in apart | {"DDP (fp16 hook)", "auto", "deft", "dear compressor=int8"}
+            if table_page.differ_at_the_end(name)} == apart
 
 
 def test_a_seed_that_does_not_reach_the_target_counts():
@@ -256,6 +259,26 @@ def test_results_at_a_falling_rate_have_a_table_of_their_own(tmp_path):
     assert "| 2.000 |" in training_tables.accuracy_table(path, "gpt")
     assert "| 1.500 |" in training_tables.accuracy_table(path, "gpt", "cosine")
     assert len(accuracy.done_runs(path)) == 2
+
+
+def test_the_summary_says_what_is_lost_by_how_many_seeds(tmp_path):
+    path = tmp_path / "accuracy.jsonl"
+
+    def add(method, seed, value, job="vit", rate=2.0):
+        run = accuracy.asdict(accuracy.Run(method, "adamw", 2, seed, job=job, schedule="cosine", coverage=rate))
+        with path.open("a") as file:
+            file.write(json.dumps({"run": run, "accuracy": [value], "test_loss": [value], "spread": 0.0}) + "\n")
+
+    for seed in range(3):
+        add("ddp", seed, 85.0)
+        add("ddp compressor=int8", seed, 85.001)
+    add("delayed_averaging compressor=auto", 1, 84.5, rate=64.0)
+    add("delayed_averaging compressor=auto", 7, 10.0, rate=64.0)  # no seed of DistributedDataParallel's
+    add("ddp", 0, 1.7, job="gpt")
+    add("ddp compressor=int8", 0, 1.69, job="gpt")
+    _, _, pictures, text = training_tables.summary_table(path, training_tables.RECOMMENDED).splitlines()
+    assert pictures == "| vision transformer | AdamW | 2 | points | 0.00 |  |  | **0.50** (1) |  |  |  |"
+    assert text == "| small GPT | AdamW | 2 | nats | -0.010 (1) |  |  |  |  |  |  |"
 
 
 def test_runs_whose_table_has_rows_of_another_text_are_refused(monkeypatch):

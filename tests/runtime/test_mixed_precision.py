@@ -227,6 +227,17 @@ class Unlike(nn.Module):
         return self.large(x.flatten(1)) * 100 + self.small(x.flatten(1)) * 1e-3
 
 
+def step_in_turns(scaler, optimizers, loss):
+    """A step by the loss that loss() returns, of several optimizers in this order; the scale after it."""
+    for each in optimizers:
+        each.zero_grad()
+    scaler.scale(loss()).backward()
+    for each in optimizers:
+        scaler.step(each)
+    scaler.update()
+    return scaler.get_scale()
+
+
 def one_of_two_overflows(rank, schemes):
     """While the starter runs, as with DistributedDataParallel; [(scheme, what differs)]."""
     import gradweave
@@ -243,13 +254,8 @@ def one_of_two_overflows(rank, schemes):
         scales = []
         for step in range(8):
             x, y = batch(rank, step)
-            for each in optimizers:
-                each.zero_grad()
-            scaler.scale(nn.functional.cross_entropy(run(x), y)).backward()
-            for each in reversed(optimizers) if step % 2 else optimizers:
-                scaler.step(each)
-            scaler.update()
-            scales.append(scaler.get_scale())
+            order = optimizers[::-1] if step % 2 else optimizers
+            scales.append(step_in_turns(scaler, order, lambda: nn.functional.cross_entropy(run(x), y)))
         if scheme is not None:
             gradweave.finish(model)
             model.gradweave.close()
@@ -276,13 +282,8 @@ def with_a_parameter_of_no_model(rank, scheme):
     scales = []
     for step in range(6):
         x, y = batch(rank, step)
-        for each in optimizers:
-            each.zero_grad()
-        scaler.scale(nn.functional.cross_entropy(model(x), y) + apart * (math.inf if step == 4 else 1)).backward()
-        for each in optimizers:
-            scaler.step(each)
-        scaler.update()
-        scales.append(scaler.get_scale())
+        factor = math.inf if step == 4 else 1
+        scales.append(step_in_turns(scaler, optimizers, lambda: nn.functional.cross_entropy(model(x), y) + apart * factor))
     gradweave.finish(model)
     model.gradweave.close()
     return scales, apart.item()
