@@ -106,10 +106,11 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])),
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
-    elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
-                 (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(), *((rows.AUTO, rate) for rate in (2.0, 16.0, 64.0)),
-                 ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
-                 ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0),
+    rates = (2.0, 16.0, 64.0)
+    elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *rows.ON_TIME.items(),
+                 *((method, rate) for method in (int4, auto, rows.AUTO) for rate in rates), ("deft correction=local", 2.0),
+                 ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0), ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0),
+                 ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0),
                  *((name, 64.0) for name, peer in rows.peers().items() if not peer.timed)]
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0),
                ("ddp compressor=int4", 2.0)]

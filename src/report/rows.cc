@@ -24,8 +24,7 @@ Optimum optimum_of(const Row& optimal, const Setting& setting) {
 Optimum optimum_of(Effect effect, const Row& optimal, const Setting& setting, const CommonOptions& options) {
   if (effect == optimal.effect) return optimum_of(optimal, setting);
   if (effect != Effect::kExact && effect != Effect::kLocal) {
-    const auto compute = static_cast<double>(optimal.result->compute_ns);
-    return {.iteration_ns = compute, .bound_ns = compute, .proof = "compute"};
+    return {.bound_ns = static_cast<double>(optimal.result->compute_ns), .proof = "compute"};
   }
   auto other = std::get<SchemeOptions>(options.without_compressor().of("optimal"));
   other.set("family", std::string(name_of(effect)));

@@ -34,8 +34,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kTrains = 11;
 constexpr double kAlone_s = 0.04;   // of computing, before each train that it is compared with, at most
 constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
-// Of the measurement of bursts: how many pauses, how long, and what is sent after them at least and at most.
-constexpr int kPauses = 9;
+// Of the measurement of bursts: how many pauses at most, how many in a second that is given, how long they are, and what is sent
+// after them at least and at most.
+constexpr int kPauses = 9, kPausesInSecond = 6;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr double kLeastSent_us = 10e3, kMostSent_us = 100e3;
 constexpr const char* kComparison = "the comparison of links";
@@ -133,8 +134,9 @@ double burst_after_pauses(const Group& group, c10::Device device, const Probe& p
   Train train(group, device, probe, sent.bytes, 0);
   const double pause_us = std::chrono::duration<double, std::micro>(kPause).count();
   const int emptying = static_cast<int>(std::ceil(pause_us / sent.us));
+  const int pauses = std::clamp(static_cast<int>(kPausesInSecond * probe.seconds), 1, kPauses);
   std::vector<double> rested, following;
-  for (int n = 0; n < kPauses; ++n) {
+  for (int n = 0; n < pauses; ++n) {
     std::this_thread::sleep_for(kPause);
     agreed(group, device, 0, c10d::ReduceOp::MAX);  // they begin together
     rested.push_back(1e6 * train.go_on(1));

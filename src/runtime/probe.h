@@ -66,8 +66,8 @@ struct Found {
 // because a short op takes one of several very different times then and a plan has many of them; for the same reason the trains of all
 // sizes take turns. Each size has the same time: it repeats less often the larger it is, but at least twice, and the largest are left
 // out where one op takes longer than its share. The burst is measured while nothing computes, which scatters less: by messages of the
-// first size that takes 10 ms, after pauses of 20 ms and not. Mostly that takes less than a second; where a message takes more than
-// 100 ms, it isn't measured.
+// first size that takes 10 ms, after nine pauses of 20 ms, fewer in less than 1.5 s, and not after pauses. Mostly that takes less than
+// a second; where a message takes more than 100 ms, it isn't measured.
 Found measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device, const Probe& probe);
 
 struct LinkFound {
