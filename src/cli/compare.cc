@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/quoted.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/faults.h"
@@ -207,8 +208,8 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
                       const std::vector<std::vector<Row>>& rows, std::optional<std::int64_t> batch_size,
                       const Screen& screen) {
   const WorkloadIndex index(workload);
-  std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
-                           index.layer_count, index.tensors.size(),
+  std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n",
+                           printable(workload.name), index.layer_count, index.tensors.size(),
                            bytes_text(static_cast<double>(index.total_bytes)),
                            human_time(static_cast<double>(index.forward_total)),
                            human_time(static_cast<double>(index.backward_total)));

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
@@ -83,9 +84,9 @@ std::string place(const std::optional<std::pair<Nanoseconds, Nanoseconds>>& inte
 
 void print_for_people(const Timeline& a, const Timeline& b, TimelineDiff diff, double tolerance) {
   const auto line = [](const char* name, const Timeline& timeline, const TimelineFigures& figures) {
-    std::cout << fmt::format("{}: {} ({}), {} iterations of {}, {} of it waiting\n", name, timeline.name,
-                             timeline.origin, figures.iterations, human_time(figures.iteration_ns),
-                             human_time(figures.exposed_ns));
+    std::cout << fmt::format("{}: {} ({}), {} iterations of {}, {} of it waiting\n", name,
+                             printable(timeline.name), printable(timeline.origin), figures.iterations,
+                             human_time(figures.iteration_ns), human_time(figures.exposed_ns));
   };
   line("a", a, diff.a);
   line("b", b, diff.b);
@@ -124,8 +125,8 @@ Json place_or_null(const std::optional<PathDiff::Place>& place) {
 }
 
 void print_stop(const char* name, const Timeline& timeline, const Stop& stop, const std::string& last) {
-  std::cout << fmt::format("{}: {} stopped {}; last: {}\n   {}\n", name, timeline.name, stop.doing, last,
-                           stop.verdict);
+  std::cout << fmt::format("{}: {} stopped {}; last: {}\n   {}\n", name, printable(timeline.name),
+                           printable(stop.doing), printable(last), printable(stop.verdict));
   for (const HeardOf& other : stop.heard) {
     std::cout << fmt::format("   last heard from rank {} {} before: {}, {} ops ended\n", other.rank,
                              human_time(static_cast<double>(other.ago_ns)), other.doing, other.ops);

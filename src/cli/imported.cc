@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "base/quoted.h"
 #include "base/text.h"
 #include "cli/output.h"
 #include "gradweave/json.h"
@@ -97,7 +98,7 @@ void give(const ImportedWorkload& imported, const ResultFlags& flags, const Outc
                              imported.left_out);
   if (imported.damaged > 0)
     std::cerr << fmt::format("{} place(s) could not be read and were skipped\n", imported.damaged);
-  for (const std::string& note : imported.notes) std::cerr << note << '\n';
+  for (const std::string& note : imported.notes) std::cerr << printable(note) << '\n';
 }
 
 }  // namespace gradweave::cli

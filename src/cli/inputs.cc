@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <ranges>
+#include <set>
+#include <system_error>
 
 #include "base/names.h"
 #include "base/quantity.h"
@@ -16,9 +19,31 @@
 #include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "io/files.h"
 #include "io/json_tree.h"
 
 namespace gradweave::cli {
+namespace {
+
+// The one that `path` leads to; none where that is no file of bytes: any number may use a device or a pipe.
+std::filesystem::path file_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::file_status status = fs::status(path, failed);
+  if (path.empty() || path == "-" || (fs::exists(status) && !fs::is_regular_file(status))) return {};
+  fs::path found = fs::weakly_canonical(target_of(path), failed);
+  return failed ? fs::path() : found;
+}
+
+constexpr const char* kOutput = "output";  // what the check of files to write is called
+
+bool is_output(CLI::Option& option) try {
+  return option.get_validator(kOutput) != nullptr;
+} catch (const CLI::OptionNotFound&) {
+  return false;
+}
+
+}  // namespace
 
 void add_workload_option(CLI::App& command, std::vector<std::string>& paths, bool required) {
   command
@@ -42,7 +67,27 @@ CLI::Validator file_name() {
   const auto check = [](const std::string& given) -> std::string {
     return given.empty() ? "give the name of a file" : "";
   };
-  return {check, ""};
+  return {check, "", kOutput};
+}
+
+void check_outputs(CLI::App& command) {
+  std::set<std::filesystem::path> inputs, outputs;
+  const std::vector<CLI::Option*> options = command.get_options([](const CLI::Option*) { return true; });
+  for (CLI::Option* option : options) {
+    if (option->get_type_name() != "FILE" || is_output(*option)) continue;
+    for (const std::string& path : option->results()) inputs.insert(file_of(path));
+  }
+  for (CLI::Option* option : options) {
+    if (!is_output(*option)) continue;
+    for (const std::string& path : option->results()) {
+      const std::filesystem::path file = file_of(path);
+      if (file.empty()) continue;
+      if (inputs.contains(file))
+        throw InvalidInput("is an input, and would be overwritten", path, "give the result another file");
+      if (!outputs.insert(file).second)
+        throw InvalidInput("more than one result would go into this file", path, "give each its own");
+    }
+  }
 }
 
 void add_output_option(CLI::App& command, const std::string& name, std::string& path,
@@ -106,10 +151,6 @@ bool results_wanted(bool json, const std::vector<std::string>& outputs) {
     throw InvalidInput("more than one result would go to standard output", "stdout",
                        "give '-' once, and no --json with it; the others need files");
   }
-  for (const std::string& output : outputs) {
-    if (!output.empty() && output != "-" && std::ranges::count(outputs, output) > 1)
-      throw InvalidInput("more than one result would go into this file", output, "give each its own");
-  }
   return streams == 0;
 }
 
@@ -157,7 +198,7 @@ void tell(const std::vector<Extrapolation>& extrapolated) {
       return bytes_text(static_cast<double>(bytes.smallest)) + " to " +
              bytes_text(static_cast<double>(bytes.largest));
     };
-    std::cerr << "link '" << e.link << "' is measured for messages of " << range(e.measured)
+    std::cerr << "link '" << printable(e.link) << "' is measured for messages of " << range(e.measured)
               << ", the plan sends " << range(e.sent) << ": the rest is extrapolated\n";
   }
 }
@@ -171,7 +212,8 @@ void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch
 }
 
 void tell_what_is_not_modelled(const Cluster& cluster) {
-  if (const std::string left_out = not_modelled(cluster); !left_out.empty()) std::cerr << left_out << '\n';
+  if (const std::string left_out = not_modelled(cluster); !left_out.empty())
+    std::cerr << printable(left_out) << '\n';
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {

@@ -25,8 +25,10 @@ void add_workload_option(CLI::App& command, std::vector<std::string>& paths, boo
 void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
                      bool required = true);
 void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
-// Returns what refuses an empty name, as a variable of the shell that isn't set gives.
+// Returns what refuses an empty name, as a variable of the shell that isn't set gives. For files to write.
 CLI::Validator file_name();
+// Errors: InvalidInput where a result would go into one of the command's inputs, or into the file of another result.
+void check_outputs(CLI::App& command);
 // Adds `name`, the path of a file to write.
 void add_output_option(CLI::App& command, const std::string& name, std::string& path,
                        const std::string& what);
@@ -43,7 +45,7 @@ void add_choice_option(CLI::App& command, const std::string& name, std::string& 
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
 
 // Returns whether stdout is free for results: no file of `outputs` is "-". Errors: InvalidInput if more than
-// one thing is to go there, counting `json`, or into one file.
+// one thing is to go there, counting `json`.
 bool results_wanted(bool json, const std::vector<std::string>& outputs);
 
 // Reads one workload for each class of workers. Errors: InvalidInput naming the file.

@@ -12,6 +12,7 @@
 #include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
+#include "cli/inputs.h"
 #include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"
@@ -142,9 +143,13 @@ int run(int argc, char** argv) {
   add_diff(app, outcome);
   add_meet(app, outcome);
   add_schemes(app, outcome);
-  for (CLI::App* command : app.get_subcommands({})) {
+  const auto complete = [&](CLI::App* command) {
     add_common_flags(*command, outcome);
-    for (CLI::App* inner : command->get_subcommands({})) add_common_flags(*inner, outcome);
+    command->parse_complete_callback([command] { check_outputs(*command); });
+  };
+  for (CLI::App* command : app.get_subcommands({})) {
+    complete(command);
+    for (CLI::App* inner : command->get_subcommands({})) complete(inner);
   }
   if (argc > 1 && argv[1] == std::string_view("complete")) {  // from the scripts of completions/
     for (const std::string& word : completions(app, {argv + 2, argv + argc})) std::cout << word << '\n';

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/mutex.h"
+#include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "gradweave/error.h"
@@ -53,7 +54,7 @@ void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
   Mutex mutex;
   const auto tell = [&](const std::string& line) {
     const MutexLock lock(mutex);
-    if (!outcome.quiet) std::cerr << line << std::endl;
+    if (!outcome.quiet) std::cerr << printable(line) << std::endl;
   };
   const islands::Address address = islands::parse_address(arguments.listen, "--listen");
   islands::Patience patience;

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "base/quoted.h"
+
 namespace gradweave::cli {
 namespace {
 
@@ -104,6 +106,8 @@ std::string styled(std::string_view text, Style style, const Screen& screen) {
 }
 
 std::string Table::text(const Screen& screen) const {
+  std::vector<std::vector<std::string>> rows = this->rows;
+  for (std::vector<std::string>& row : rows) std::ranges::transform(row, row.begin(), printable);
   std::vector<std::size_t> shown;
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (screen.wide || i >= wide.size() || !wide[i]) shown.push_back(i);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/quoted.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -39,8 +40,8 @@ Json to_object(const Validation& validation) {
 
 void print_for_people(const Validation& validation) {
   for (const Violation& violation : validation.violations) {
-    std::cout << fmt::format("rule {}: {}: {}; {}\n", violation.rule, violation.where, violation.what,
-                             violation.remedy);
+    std::cout << fmt::format("rule {}: {}: {}; {}\n", violation.rule, printable(violation.where),
+                             printable(violation.what), printable(violation.remedy));
   }
   if (validation.valid()) {
     std::cout << fmt::format(

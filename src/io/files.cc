@@ -113,19 +113,6 @@ std::optional<int> descriptor_at(const fs::path& path) {
   return std::from_chars(name.data(), end, fd).ptr == end ? std::optional(fd) : std::nullopt;
 }
 
-// The file or descriptor that `path` leads to over all symbolic links, there yet or not.
-fs::path target_of(fs::path path) {
-  constexpr int kMostLinks = 40;  // as the kernel follows
-  for (int i = 0; i < kMostLinks; ++i) {
-    std::error_code error;
-    const fs::path next = fs::read_symlink(path, error);
-    if (error || descriptor_at(path)) return path;
-    path = path.parent_path() / next;
-  }
-  errno = ELOOP;
-  fail_to_open(path);
-}
-
 [[noreturn]] void fail_as_too_large(const std::string& name) {
   throw InvalidInput("is larger than 1 GiB", name, "split the input");
 }
@@ -156,6 +143,18 @@ auto read_with(const fs::path& path, Parse parse) {
 }
 
 }  // namespace
+
+fs::path target_of(fs::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    const fs::path next = fs::read_symlink(path, error);
+    if (error || descriptor_at(path)) return path;
+    path = path.parent_path() / next;
+  }
+  errno = ELOOP;
+  fail_to_open(path);
+}
 
 std::string read_file(const fs::path& path) {
   if (path == "-") {

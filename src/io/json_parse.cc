@@ -137,6 +137,8 @@ JsonValue parse_json(std::string_view text) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     throw InvalidInput("is empty", "", "give a JSON object");
   }
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
+    throw InvalidInput("is UTF-16", "", "save it as UTF-8");
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
     throw InvalidInput("is not JSON: there is a byte of value 0 at position " + std::to_string(zero), "",
                        "the file was cut off or overwritten: write it again");

@@ -1,5 +1,7 @@
 #include "gradweave/error.h"
 
+#include "base/quoted.h"
+
 namespace gradweave {
 namespace {
 
@@ -8,7 +10,7 @@ std::string sentence(std::string_view what, std::string_view where, std::string_
   if (!where.empty()) text.append(where).append(": ");
   text.append(what);
   if (!remedy.empty()) text.append("; ").append(remedy);
-  return text;
+  return printable(text);
 }
 
 }  // namespace

@@ -212,6 +212,19 @@ def test_an_unnamed_collective_is_told_by_the_number_of_ranks(tmp_path):
         assert "which collective" in run("import", "nccl-tests", path, *more, code=2).stderr
 
 
+@pytest.mark.parametrize("time", ["nan", "-20.1", "0.00", "inf"])
+def test_a_size_without_a_time_above_0_is_refused(tmp_path, time):
+    path = tmp_path / "run.txt"
+    path.write_text(table("all_reduce_perf", "sum").replace("30.10", time))
+    assert "line 10: has no time above 0" in run("import", "nccl-tests", path, code=2).stderr
+
+
+def test_a_size_beyond_all_memory_is_refused(tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_text(table("all_reduce_perf", "sum").replace("     4194304 ", "99999999999999999999 "))
+    assert "2^53 bytes" in run("import", "nccl-tests", path, code=2).stderr
+
+
 @pytest.mark.parametrize("command", [["fit", LINKS], ["import", "kineto", "t.json"], ["import", "nccl-tests", "t.txt"]])
 def test_one_result_goes_to_standard_output(command):
     done = run(*command, "--json", "-o", "-", code=2)

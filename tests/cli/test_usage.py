@@ -136,6 +136,34 @@ def test_no_bucket_beats_the_lower_bound(tmp_path):
     assert done["steady"] and done["iteration_us"] == done["lower_bound_us"] == 40  # 35 us are saved in each
 
 
+def test_a_result_replaces_no_input_and_no_other_result(plan, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    before = plan.read_bytes()
+    for outputs, words in ((["--trace", plan], "is an input"), (["--timeline", tmp_path / "." / plan.name], "is an input"),
+                           (["--trace", tmp_path / "one", "--timeline", f"{tmp_path}/./one"], "more than one result"),
+                           (["--trace", tmp_path / "one", "--svg", tmp_path / "link"], "more than one result")):
+        assert words in run("simulate", *GIVEN, "--plan", plan, *outputs, code=2).stderr
+        assert plan.read_bytes() == before and not (tmp_path / "one").exists()
+    run("simulate", *GIVEN, "--plan", plan, "--trace", "/dev/null", "--timeline", "/dev/null")
+    links = tmp_path / "links.json"
+    links.write_bytes(TWO_NICS.read_bytes())
+    assert "is an input" in run("fit", links, "-o", links, code=2).stderr
+
+
+def test_names_in_files_give_a_terminal_no_orders(tmp_path):
+    workload, plan = tmp_path / "workload.json", tmp_path / "plan.json"
+    bad = "a\x1b]0;owned\x07\x9b2J\x00é"
+    workload.write_text(json.dumps(json.loads(TINY.read_text()) | {"name": bad}))
+    shown = r"a\x1b]0;owned\x07\x9b2J\x00é"
+    assert run("compare", "--workload", workload, "--cluster", FOUR, "--schemes", "ddp").stdout.startswith(f"{shown}: ")
+    run("plan", *GIVEN, "--scheme", "ddp", "-o", plan)
+    made = json.loads(plan.read_text())
+    made["blocks"][0]["tensor"] = bad
+    plan.write_text(json.dumps(made))
+    said = run("simulate", *GIVEN, "--plan", plan, code=2).stderr
+    assert shown in said and "blocks[0]" in said and said.endswith("name one of its tensors\n"), said
+
+
 def test_options_of_commands_have_units():
     one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
                   for links in ("10,0.4", "10Gb/s,400Mb/s"))

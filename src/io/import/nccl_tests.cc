@@ -91,8 +91,11 @@ class Ranks {
   std::map<std::string, std::int64_t> hosts_;
 };
 
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 53;
+
 // One size, and what it took.
 struct Row {
+  std::string where;
   std::int64_t bytes = 0;
   std::string redop;
   bool has_root = false;  // one rank sends or receives all
@@ -142,11 +145,13 @@ NcclTestsRun finished(const LogReading& reading, std::optional<std::int64_t> wor
     const bool half = is_half(run.collective);
     const auto& first = half ? row.out_of_place : row.in_place;
     const auto& time = first ? first : half ? row.in_place : row.out_of_place;
-    // A message below an element for each rank has size 0, and tells nothing.
-    if (row.bytes > 0 && time && *time > 0) run.measurements.push_back({row.bytes, *time});
+    if (row.bytes == 0 || !time) continue;  // below an element for each rank, which tells nothing; or not run
+    if (!std::isfinite(*time) || *time <= 0)
+      throw InvalidInput("has no time above 0", row.where, "measure again, or delete this size");
+    run.measurements.push_back({row.bytes, *time});
   }
   if (run.measurements.empty())
-    throw InvalidInput("has no size with a time above 0", reading.where,
+    throw InvalidInput("has no size above 0 with a time", reading.where,
                        "give the output of a run that finished");
   return run;
 }
@@ -168,7 +173,11 @@ class TextReader {
     if (words.empty()) return;
     if (words[0].starts_with('#')) {
       comment(words, line);
-    } else if (const auto bytes = number_from<std::int64_t>(words[0]); bytes && !times_.empty()) {
+    } else if (!times_.empty() &&
+               std::ranges::all_of(words[0], [](unsigned char c) { return std::isdigit(c); })) {
+      const auto bytes = number_from<std::int64_t>(words[0]);
+      if (!bytes || *bytes > kMostBytes)
+        throw InvalidInput("has a size above 2^53 bytes", where_, "measure smaller messages");
       row(words, *bytes);
     } else if (const std::string_view program = program_in(line); !program.empty()) {
       program_ = program;
@@ -226,7 +235,7 @@ class TextReader {
           "has " + std::to_string(words.size()) + " of " + std::to_string(columns_.size()) + " columns",
           where_, "give the whole output, or delete a line that was cut off");
     }
-    Row row{.bytes = bytes, .redop = std::string(words[redop])};
+    Row row{.where = where_, .bytes = bytes, .redop = std::string(words[redop])};
     row.has_root = root < times_[0] && number_from<std::int64_t>(words[root]).value_or(-1) >= 0;
     row.out_of_place = time_at(words, times_[0]);
     if (times_.size() > 1) row.in_place = time_at(words, times_[1]);
@@ -281,7 +290,8 @@ NcclTestsRun run_from(std::string_view text) {
   const JsonNode results = root.at("results");
   for (std::size_t i = 0; i < results.size(); ++i) {
     const JsonNode row = results.item(i);
-    reading.rows.push_back({.bytes = row.at("size").integer(0, std::int64_t{1} << 53),
+    reading.rows.push_back({.where = row.path(),
+                            .bytes = row.at("size").integer(0, kMostBytes),
                             .out_of_place = time_from(row, "out_of_place"),
                             .in_place = time_from(row, "in_place")});
   }
