@@ -72,18 +72,22 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
             .detach());
     return;
   }
-  if (!before.defined() || before.strides() != parameter.strides() || (!add && held && !callers)) {
+  if (!before.defined() || (!callers && (before.strides() != parameter.strides() || (!add && held)))) {
     const at::Tensor fresh =
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
     const bool all = parts.size() == plan.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
     if (add || !all) before.defined() ? fresh.copy_(before) : fresh.zero_();
     named.set_gradient(fresh);
   }
-  const at::Tensor target = parameters_.flat_gradient(tensor);
-  keep_for_stream(target);  // of autograd's, on the layer's own
+  const at::Tensor target = parameters_.flat_gradient(tensor);  // a copy where the caller's has other strides
+  keep_for_stream(target);                                      // of autograd's, on the layer's own
   for (const run::Part& part : parts) {
     at::Tensor to = parameters_.part(target, part.block);
     add ? to.add_(messages_.view(part)) : to.copy_(messages_.view(part));
+  }
+  if (callers && !target.is_alias_of(before)) {
+    before.detach().copy_(target.as_strided(parameter.sizes(), parameter.strides()));
+    keep_for_stream(before);
   }
   // Another part may have been handed over: this is no change of the caller's.
   if (aside_.empty()) versions_.hand_over(tensor);

@@ -161,12 +161,19 @@ def look_again(loss, parameters):
     torch.autograd.grad(loss, [p for p in parameters if p.grad is not None], allow_unused=True)
 
 
+def convolutions():
+    """Channels last: the strides of its parameters are not those of views of a buffer, two of them only in dimensions of 1."""
+    layers = nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(64, 5)
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
 IN_STEP, LATER = ["ddp", "wfbp"], ["p3", "dear"]
 # name: (schemes, model, whether .grad are views of one buffer, whether the loop keeps them in a list, what comes after the
 # backward, whether zero_grad() keeps them)
 OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, False, False, look_again, False),
                  "views": (IN_STEP + LATER, plain, True, False, None, False),
                  "views that are kept": (IN_STEP + LATER, plain, True, True, None, False),
+                 "views of other strides": (IN_STEP + LATER, convolutions, True, False, None, False),
                  "views, some unused": (IN_STEP + LATER, TwoPaths, True, False, None, False),
                  "zeros, some unused": (IN_STEP + LATER, TwoPaths, False, False, None, True)}
 
