@@ -9,6 +9,10 @@ namespace gradweave::runtime {
 
 bool TorchHost::begin_backward() {
   messages_.release_retired();
+  held_.clear();
+  for (const NamedParameter& each : parameters_.all()) {
+    if (!each.place && each.gradient_is_held()) held_.insert(each.gradient().unsafeGetTensorImpl());
+  }
   feedback_.begin_backward();
   anchors_.drop();
   return handover_.begin_backward();

@@ -40,14 +40,15 @@ void TorchHost::install(const RunPlan& plan, std::size_t slots, std::vector<std:
   feedback_.install(exchanges_.averages());
 }
 
-bool TorchHost::lies_in_callers(const NamedParameter& named, const at::Tensor& gradient) const {
-  return !named.place && gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1 &&
+bool TorchHost::is_callers(const NamedParameter& named, const at::Tensor& gradient) const {
+  return !named.place && gradient.defined() && gradient.has_storage() &&
+         (gradient.storage().use_count() > 1 || held_.contains(gradient.unsafeGetTensorImpl())) &&
          !messages_.hold(gradient);
 }
 
 void TorchHost::take_gradient(std::int32_t tensor, run::Gradient gradient) {
   const NamedParameter& named = parameters_.named(tensor);
-  if (gradient == run::Gradient::kHeld && !lies_in_callers(named, named.gradient()))
+  if (gradient == run::Gradient::kHeld && !is_callers(named, named.gradient()))
     named.set_gradient(named.gradient().clone());  // it may be a view of the message that it is written to
   handover_.take(tensor, gradient);
 }
@@ -62,7 +63,7 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
   const auto has_it = [&](const run::Part& part) REQUIRES(run::compute_thread) {
     return before.defined() && before.is_alias_of(messages_[*part.from].flat);
   };
-  const bool callers = std::ranges::none_of(parts, has_it) && lies_in_callers(named, before);
+  const bool callers = std::ranges::none_of(parts, has_it) && is_callers(named, before);
   if (parts.size() == 1 && !add && !callers && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = messages_[*parts[0].from].flat;
     if (before.defined() && before.data_ptr() == flat.data_ptr() && flat.numel() == before.numel()) return;

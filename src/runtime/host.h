@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -128,9 +129,9 @@ class TorchHost : public run::Host {
   void average_over_ranks(std::span<const std::int32_t> tensors) override REQUIRES(run::compute_thread);
 
  private:
-  // Whether other tensors of the caller's have the memory of the gradient too: his own buffer, of which it is a view. What is put
-  // in place goes there.
-  bool lies_in_callers(const NamedParameter& named, const at::Tensor& gradient) const
+  // Whether the gradient is the caller's own: a view of his buffer, whose memory other tensors of his have too, or one that he
+  // held already when the backward began. What is put in place goes there.
+  bool is_callers(const NamedParameter& named, const at::Tensor& gradient) const
       REQUIRES(run::compute_thread);
 
   Parameters parameters_;  // alike for all threads while a plan is in force
@@ -143,6 +144,8 @@ class TorchHost : public run::Host {
   OptimizerSteps steps_ GUARDED_BY(run::compute_thread);
   Exchanges exchanges_ GUARDED_BY(run::compute_thread);
   std::vector<at::Tensor> aside_ GUARDED_BY(run::compute_thread);  // a stack of gradients
+  // Gradients that the caller held when this backward began.
+  std::unordered_set<const at::TensorImpl*> held_ GUARDED_BY(run::compute_thread);
 };
 
 }  // namespace gradweave::runtime

@@ -168,32 +168,42 @@ def convolutions():
 
 
 IN_STEP, LATER = ["ddp", "wfbp"], ["p3", "dear"]
-# name: (schemes, model, whether .grad are views of one buffer, whether the loop keeps them in a list, what comes after the
-# backward, whether zero_grad() keeps them)
-OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, False, False, look_again, False),
-                 "views": (IN_STEP + LATER, plain, True, False, None, False),
-                 "views that are kept": (IN_STEP + LATER, plain, True, True, None, False),
-                 "views of other strides": (IN_STEP + LATER, convolutions, True, False, None, False),
-                 "views, some unused": (IN_STEP + LATER, TwoPaths, True, False, None, False),
-                 "zeros, some unused": (IN_STEP + LATER, TwoPaths, False, False, None, True)}
+# name: (schemes, model, what the loop zeroes: "flat", a buffer of which .grad are views, "list", .grad of its own, "later",
+# those of the first backward, or None: by zero_grad(); whether it keeps .grad in a list, what comes after the backward,
+# whether zero_grad() keeps them)
+OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, None, False, look_again, False),
+                 "views": (IN_STEP + LATER, plain, "flat", False, None, False),
+                 "views that are kept": (IN_STEP + LATER, plain, "flat", True, None, False),
+                 "views of other strides": (IN_STEP + LATER, convolutions, "flat", False, None, False),
+                 "views, some unused": (IN_STEP + LATER, TwoPaths, "flat", False, None, False),
+                 "a list": (IN_STEP + LATER, convolutions, "list", True, None, False),
+                 "a list, some unused": (IN_STEP + LATER, TwoPaths, "list", True, None, False),
+                 "a list of the first": (IN_STEP + LATER, plain, "later", False, None, False),
+                 "zeros, some unused": (IN_STEP + LATER, TwoPaths, None, False, None, True)}
 
 
-def with_own_gradients(model, optimizer, rank, views, kept, after, zeros):
+def with_own_gradients(model, optimizer, rank, own, kept, after, zeros):
     parameters = list(model.parameters())
     sizes = [p.numel() for p in parameters]
     flat = torch.zeros(sum(sizes))
-    if views:
+    zeroed = [flat] if own == "flat" else []
+    if own in ("flat", "list"):
         for p, part in zip(parameters, flat.split(sizes)):
-            p.grad = part.view_as(p)
+            p.grad = part.view_as(p) if own == "flat" else torch.zeros_like(p)
     held = [p.grad for p in parameters if kept]
+    if own == "list":
+        zeroed = held
     for step in range(8):
-        flat.zero_() if views else optimizer.zero_grad(set_to_none=not zeros)
+        torch._foreach_zero_(zeroed) if zeroed else optimizer.zero_grad(set_to_none=not zeros)
         loss = cross_entropy(model, *batch(rank, step))
         loss.backward(retain_graph=after is not None)
         if after is not None:
             after(loss, parameters)
         optimizer.step()
-    assert not views or all(p.grad.untyped_storage().data_ptr() == flat.data_ptr() for p in parameters)
+        if own == "later" and step == 0:
+            zeroed = [p.grad for p in parameters]
+    assert own != "flat" or all(p.grad.untyped_storage().data_ptr() == flat.data_ptr() for p in parameters)
+    assert own != "list" or all(p.grad is each for p, each in zip(parameters, held))
     return held
 
 
