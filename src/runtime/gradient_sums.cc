@@ -2,13 +2,20 @@
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
 namespace gradweave::runtime {
 namespace {
 
+// What products are made of: 16-bit floats have no room for them, and a complex number counts as two real ones.
+at::Tensor factors_of(const at::Tensor& x) {
+  const at::Tensor real = x.is_complex() ? at::view_as_real(x.resolve_conj()) : x;
+  return real.element_size() == 2 ? real.to(at::kFloat) : real;
+}
+
 double sum_of_products(const at::Tensor& x, const at::Tensor& y) {
-  return at::sum(x * y, at::kDouble).item<double>();
+  return at::sum(factors_of(x) * factors_of(y), at::kDouble).item<double>();
 }
 
 double norm_square(const at::Tensor& x) { return x.defined() ? sum_of_products(x, x) : 0; }
@@ -38,8 +45,10 @@ GradientSums gradient_sums(const std::vector<at::Tensor>& own, const std::vector
     if (change.defined()) sums.change += sum_of_products(change, step[p]);
     sums.step -= sum_of_products(step[p], moment[p]);
     if (share == 0 || !own_before[p].defined() || !mean_before[p].defined()) continue;
-    const at::Tensor noise = own_before[p].as_strided(step[p].sizes(), step[p].strides()) - mean_before[p];
-    const at::Tensor rate = at::where(moment[p] == 0, 0.0, -step[p] / moment[p]);
+    const at::Tensor noise =
+        factors_of(own_before[p].as_strided(step[p].sizes(), step[p].strides()) - mean_before[p]);
+    const at::Tensor moved = factors_of(step[p]), by = factors_of(moment[p]);
+    const at::Tensor rate = at::where(by == 0, 0.0, -moved / by);
     sums.noise_in_change += share * sum_of_products(noise * noise, rate);
   }
   return sums;

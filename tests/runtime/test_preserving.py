@@ -12,6 +12,7 @@ from gradweave import core
 
 LINK = (100.0, 0.5)  # so slow that plans which change training are much faster
 ITERATIONS = 24
+SMALL = 0.0005  # by so much the loss is multiplied, that squares of gradients are too small for float16
 WORKERS = pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
@@ -26,6 +27,21 @@ class WithLoss(nn.Sequential):
     def forward(self, x, y):
         logits = super().forward(x)
         return nn.functional.cross_entropy(logits, y), logits
+
+
+class Complex(nn.Sequential):
+    """Its parameters are complex; the squares of their gradients have hardly a real part."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.to(torch.complex64)
+        for p in self.parameters():
+            p.data *= (1 + 1j) / 2
+
+    def forward(self, x):
+        for layer in self[::2]:
+            x = layer(x.to(torch.complex64)).abs()
+        return x
 
 
 class OwnRate(torch.optim.Optimizer):
@@ -53,15 +69,16 @@ def batch(rank, step, data):
     return centres[y] + 0.5 * torch.randn(64, 20, generator=generator), y
 
 
-def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, **arguments):
+def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, dtype=None, **arguments):
     import gradweave
 
     lines = ranks.lines_told()
-    model = kind(*net())
+    model = kind(*net()).to(dtype)
     # "fast": the loss ends at 2 with gradients one update late, and at 0.005 without.
     optimizer = {"sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
                  "fast": lambda: torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
                  "slow": lambda: torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9),
+                 "small": lambda: torch.optim.SGD(model.parameters(), lr=0.05 / SMALL),
                  "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.001),
                  "lr is None": lambda: OwnRate(model, lr=None), "no lr": lambda: OwnRate(model)}[make]()
     model, optimizer = gradweave.wrap(model, optimizer, scheme, links=gradweave.EmulatedLink(*LINK), options=options,
@@ -69,7 +86,8 @@ def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, **argume
     for step in range(ITERATIONS):
         x, y = batch(rank, step, data)
         optimizer.zero_grad()
-        (model(x, y)[0] if kind is WithLoss else nn.functional.cross_entropy(model(x), y)).backward()
+        loss = model(x, y)[0] if kind is WithLoss else nn.functional.cross_entropy(model(x.to(dtype)), y)
+        (loss * (SMALL if make == "small" else 1)).backward()
         optimizer.step()
     plan = model.gradweave.plan
     gradweave.finish(model)
@@ -84,6 +102,14 @@ def test_workers_with_other_data_get_an_exact_plan(make, kind, workers):
         (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+corrected"}, kind=kind)
         assert (effects == ["exact"]) == differ
         assert any("learn from different data" in line for line in lines) == differ
+
+
+@pytest.mark.parametrize("make, kind, dtype", [("small", nn.Sequential, torch.float16), ("sgd", Complex, None)])
+def test_other_data_are_noticed_in_gradients_of_any_dtype(make, kind, dtype):
+    (effects, lines), *_ = ranks.run(train, 2, data="disjoint", make=make, options={"allow": "exact+corrected"}, kind=kind,
+                                     dtype=dtype)
+    assert effects == ["exact"]
+    assert any("learn from different data" in line for line in lines)
 
 
 @WORKERS
