@@ -331,8 +331,8 @@ class Session:
                 "seen": self._controller.seen, **checkpoint.costs_state(self._controller.costs)}
             if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
-                if self._share is not None:
-                    parts["share"] = self._share.state()
+        if self._share is not None:  # measured under an earlier plan, if not under this one
+            parts["share"] = self._share.state()
         key = checkpoint.key_of(rank, self.job.part)
         return {key: RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
@@ -361,13 +361,13 @@ class Session:
             return
         if "local" not in parts:
             equality.check_equal(self.control, self.names, self._tensors, LOAD)
+        if self._share is not None and "share" in parts:
+            self._share.restore(parts["share"])
         if state.plan is None:
             self.engine.take_over([parts["remains"]])
             return
         if "local" in parts:
             checkpoint.put_local(parts["local"], self.names, self.parameters, self.updates)
-        if self._share is not None and "share" in parts:
-            self._share.restore(parts["share"])
         self._know(parts["layers"])
         self._restored = parts["engine"]
         self._controller.go_on(state.plan, parts["workload"], checkpoint.costs_of(parts), parts.get("seen"), state.iteration)

@@ -43,6 +43,7 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
                       int world_size, int rank, c10::Device device) {
   settle();
   plan_ = &plan;
+  parameter_of_ = parameter_of;
   world_size_ = world_size;
   rank_ = rank;
   down_ = false;
@@ -67,10 +68,8 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
         const std::int64_t count = plan.index.tensors[tensor].numel;
         anchor.value = made(count, c10::kFloat);
         if (!plan.outer) continue;
-        at::Tensor& momentum = momenta_[parameter_of[tensor]];
-        if (!momentum.defined()) momentum = at::zeros({count}, c10::kFloat);
         bytes_ += count * static_cast<std::int64_t>(sizeof(float));
-        anchor.momentum = momentum;
+        anchor.momentum = momentum_of(tensor);
       }
       if (!in_groups(op)) continue;
       Kind& kind = kinds_[{*codec::format_of(op.compression.name), op.blocks}];
@@ -82,6 +81,12 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
         kind.rest = made(kind.layout.shard_end(rank) - kind.layout.shard_begin(rank), c10::kFloat);
     }
   }
+}
+
+at::Tensor Anchors::momentum_of(std::size_t tensor) {
+  at::Tensor& momentum = momenta_[parameter_of_[tensor]];
+  if (!momentum.defined()) momentum = at::zeros({plan_->index.tensors[tensor].numel}, c10::kFloat);
+  return momentum;
 }
 
 void Anchors::drop() {

@@ -65,7 +65,7 @@ class Anchors {
   // so that the mean gets it. Nothing may be on its way.
   void return_rests();
 
-  // Writes or reads anchors; and a message that is in_groups() and holds something; and before that what there is of one that
+  // Writes or reads anchors and momenta; and a message that is in_groups() and holds something; and before that what there is of one that
   // is or was staged.
   void archive(run::Archive& numbers, StateTensors& tensors);
   void archive(const run::Execution& execution, Message& message, run::Archive& numbers,
@@ -119,10 +119,13 @@ class Anchors {
              std::int64_t end, const float* value, const float* anchor);
   std::uint64_t key_of(const run::Execution& execution, std::uint64_t stage) const;
   at::Tensor made(std::int64_t count, c10::ScalarType dtype);
+  // The outer optimizer's, of a tensor's parameter; zeros at first.
+  at::Tensor momentum_of(std::size_t tensor);
   float share() const { return static_cast<float>(1.0 / world_size_); }
 
   ValueOf value_of_;
   const RunPlan* plan_ = nullptr;
+  std::vector<std::int32_t> parameter_of_;  // by tensor
   int world_size_ = 1, rank_ = 0;
   bool down_ = false;
   codec::Outer outer_;

@@ -86,7 +86,12 @@ void Anchors::archive(run::Archive& numbers, StateTensors& tensors) {
   numbers(down_);
   for (std::size_t t = 0; t < anchors_.size(); ++t) {
     tensors.contents("anchor." + std::to_string(t), anchors_[t].value);
-    tensors.contents("momentum." + std::to_string(t), anchors_[t].momentum);
+    const std::string name = "momentum." + std::to_string(t);
+    at::Tensor momentum = anchors_[t].momentum;
+    // An earlier plan's, for the next one that has an outer optimizer.
+    if (!momentum.defined() && (tensors.reads() ? tensors.has(name) : momenta_.contains(parameter_of_[t])))
+      momentum = momentum_of(t);
+    tensors.contents(name, momentum);
   }
   for (std::size_t k = 0; auto& [key, kind] : kinds_)
     tensors.contents("rest." + std::to_string(k++), kind.rest);

@@ -104,6 +104,32 @@ def test_every_scheme_goes_on_with_the_same_bits(workers, kind, cases):
     assert ranks.run(interrupted, workers, plans=made, kind=kind, moments=moments) == [[]] * workers
 
 
+def under_another_plan(rank, scheme, options, kind):
+    """Parameters that have other bits where a job stops and goes on under `ddp`, between two plans of `scheme`."""
+    from gradweave import core
+
+    first, second = (core.make_plan(workload(), cluster(2, 0.6), *each) for each in ((scheme, options), ("ddp", {})))
+    model, optimizer = begin(first, kind, emulated())
+    train(model, optimizer, rank, 12)
+    model.gradweave.install(second)
+    train(model, optimizer, rank, 3, first=12)
+    data, results = saved(model, optimizer), []
+    for resumed in (False, True):
+        if resumed:
+            model, optimizer = begin(second, kind, emulated())
+            load(model, optimizer, data)
+        train(model, optimizer, rank, 3, first=15)
+        model.gradweave.install(first)
+        train(model, optimizer, rank, 12, first=18)
+        results.append(ended(model))
+    return [name for name, value in results[0].items() if not torch.equal(results[1][name], value)]
+
+
+@pytest.mark.parametrize(("options", "kind"), [({"outer_momentum": 0.5}, "sgd"), ({}, "adamw")])
+def test_what_outlives_a_plan_is_saved_under_the_next(options, kind):
+    assert ranks.run(under_another_plan, 2, scheme="delayed_averaging", options=options, kind=kind) == [[], []]
+
+
 def goes_on_with_other_moments(rank, before, after):
     from gradweave import core
 
