@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
@@ -91,12 +92,16 @@ std::map<std::string, MeasuredRate> compressor_rates(const std::string& scheme,
   const bool any =
       asked == "auto" || (scheme == "auto" && option("allow").find("compressed") != std::string::npos);
   std::int64_t elements = 0;
+  std::optional<DType> dtype;  // the first that codecs take
   for (const Layer& layer : workload.layers) {
-    for (const Tensor& tensor : layer.tensors) elements += tensor.numel;
+    for (const Tensor& tensor : layer.tensors) {
+      elements += tensor.numel;
+      if (!dtype && std::ranges::find(kFloats, tensor.dtype) != kFloats.end()) dtype = tensor.dtype;
+    }
   }
+  if (!dtype) return {};
   // Small messages are not worth a compressor.
   const std::int64_t numel = std::clamp<std::int64_t>(elements / 4, 1 << 14, 1 << 20);
-  const DType dtype = workload.layers.front().tensors.front().dtype;
   std::map<std::string, MeasuredRate> rates;
   for (const CodecRow& row : codecs()) {
     const std::string name(row.name);
@@ -107,7 +112,7 @@ std::map<std::string, MeasuredRate> compressor_rates(const std::string& scheme,
       if (name == asked && key.starts_with(kPrefix))
         compression.parameters[key.substr(kPrefix.size())] = std::stod(value);
     }
-    rates[name] = measure_rate(compression, world_size, numel, scalar_type_of(dtype), device);
+    rates[name] = measure_rate(compression, world_size, numel, scalar_type_of(*dtype), device);
   }
   return rates;
 }

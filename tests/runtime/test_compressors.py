@@ -403,3 +403,16 @@ def of_small_gradients(rank, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_low_ranks_send_all_directions_of_small_gradients(dtype):
     assert all(left < 0.3 for left in ranks.run(of_small_gradients, 2, dtype=dtype))
+
+
+def test_rates_are_measured_in_the_first_dtype_that_compressors_take():
+    from gradweave import core, probe
+
+    def measured(*dtypes):
+        tensors = [{"name": f"t{n}", "numel": 1000, "dtype": dtype} for n, dtype in enumerate(dtypes)]
+        layer = {"name": "l", "forward_us": 1.0, "backward_us": 1.0, "tensors": tensors}
+        workload = core.Workload({"version": 1, "name": "w", "layers": [layer]})
+        return probe.compressor_rates("auto", {"allow": "exact+compressed"}, workload, 2, torch.device("cpu"))
+
+    assert "power_sgd" in measured("complex64", "float32")
+    assert measured("complex64") == {}
