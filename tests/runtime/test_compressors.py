@@ -416,3 +416,21 @@ def test_rates_are_measured_in_the_first_dtype_that_compressors_take():
 
     assert "power_sgd" in measured("complex64", "float32")
     assert measured("complex64") == {}
+
+
+def of_wide_gradients(rank):
+    """How far weights are from where a gradient of 30 has to take them: sums of a row of it are too large for float16."""
+    model = nn.Linear(4000, 4, bias=False).half()
+    model.weight.data.zero_()
+    model, optimizer = gradweave_of(model, "power_sgd", lr=0.001)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 4000).half()).sum() * 0 + (model.weight * 30).float().sum()).backward()
+        optimizer.step()
+    off = (model.weight / (-20 * 0.001 * 30) - 1).abs().max().item()
+    model.gradweave.close()
+    return off
+
+
+def test_low_ranks_of_float16_don_t_overflow_where_gradients_do_not():
+    assert all(off < 0.05 for off in ranks.run(of_wide_gradients, 2))

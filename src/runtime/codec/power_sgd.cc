@@ -15,7 +15,7 @@
 // Wire: two all-reduces, of (rows + columns) r elements for each matrix, and of the vectors.
 //
 // Deviations from the paper: Q is drawn from uniform numbers; a column of Q that has become 0 is drawn again, or it
-// would stay so.
+// would stay so; Q's columns are scaled before P is made of them, which changes nothing but P's length.
 #include "compressors/power_sgd.h"
 
 #include <ATen/ops/empty.h>
@@ -24,6 +24,7 @@
 #include <ATen/ops/ldexp.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/norm.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -100,6 +101,14 @@ at::Tensor scaled(const at::Tensor& columns) {
   return at::ldexp(columns, exponents.neg().clamp(-kMostExponent, kMostExponent));
 }
 
+// Q for a message of `dtype`: its columns are at most 1 long for float16, so that no element of P is larger than its row of M.
+// Lengths are summed up in double precision: powers of two of them are alike on all ranks.
+at::Tensor scaled_for(c10::ScalarType dtype, const at::Tensor& columns) {
+  const at::Tensor even = scaled(columns);
+  if (dtype != c10::kHalf) return even;
+  return at::ldexp(even, std::get<1>(at::frexp(even.to(c10::kDouble).norm(2, 0, true))).neg());
+}
+
 void write_product(const at::Tensor& p, const at::Tensor& q, const at::Tensor& to) {
   if (looped(to)) {
     multiply_transposed(p.const_data_ptr<float>(), q.const_data_ptr<float>(), p.size(0), q.size(0), p.size(1),
@@ -152,7 +161,8 @@ class PowerSgd : public Codec {
       for (const Place& place : layout.places) {
         rest_of(place, p).copy_(rest(place, left));
         if (place.rank > 0)
-          p_of(place, p).copy_(at::mm(wide(matrix(place, left)), scaled(wide(q_of(place, start)))));
+          p_of(place, p).copy_(
+              at::mm(wide(matrix(place, left)), scaled_for(left.scalar_type(), wide(q_of(place, start)))));
       }
     }
 
