@@ -46,9 +46,11 @@ class Archive {
     values.resize(count);
     (*this)(values);
   }
+  // Reading: whether all has been read.
+  bool ended() const { return reads_ && at_ == numbers_.size(); }
   // Reading: all has been read. Errors: InvalidInput.
   void end() const {
-    if (reads_ && at_ != numbers_.size()) refuse();
+    if (reads_ && !ended()) refuse();
   }
 
  private:

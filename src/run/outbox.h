@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "run/archive.h"
 #include "run/context.h"
 #include "run/window.h"
 
@@ -25,6 +26,9 @@ class Outbox {
   void leave_out() REQUIRES(compute_thread);
   // Of an iteration that was opened: leaves out the steps of messages whose earlier steps were, before these were there.
   void leave_out_later_steps(std::int64_t iteration) REQUIRES(compute_thread);
+
+  // Which tensors had a gradient here.
+  void archive_given(Archive& archive) REQUIRES(compute_thread) { archive(given_); }
 
  private:
   void hand_over_block(std::int32_t block, Gradient gradient) REQUIRES(compute_thread);

@@ -103,6 +103,8 @@ class Run {
   static std::int64_t archived_iteration(Archive& archive);
   // After rest(): writes how far the run is. Between install() of the same plan and start(): reads it.
   void archive(Archive& archive) REQUIRES(compute_thread);
+  // The same of what iterations before gave to codecs.
+  void archive_given(Archive& archive) REQUIRES(compute_thread) { plan_->outbox.archive_given(archive); }
   // Before the first install(): so many iterations of the job have been run elsewhere.
   void begin_at(std::int64_t iteration) REQUIRES(compute_thread) { cursor_.begin_at(iteration); }
   // Calls `visit` with every execution whose message may hold something.

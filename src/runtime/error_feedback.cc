@@ -1,11 +1,18 @@
 #include "runtime/error_feedback.h"
 
+#include <ATen/ops/any.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "gradweave/compression.h"
 
 namespace gradweave::runtime {
+namespace {
+
+// A residual of zeros is no gradient: a parameter that no rank has used has one too, beside others in a message.
+bool owes(const at::Tensor& residual) { return residual.any().item<bool>(); }
+
+}  // namespace
 
 ErrorFeedback::ErrorFeedback(const Parameters& parameters, int world_size)
     : parameters_(parameters), world_size_(world_size), carried_(parameters.all().size()) {}
@@ -24,9 +31,20 @@ void ErrorFeedback::install(bool sends) {
 
 void ErrorFeedback::note_codecs() {
   began_with_.assign(residuals_.size(), 0);
+  visit_codecs([&](std::int32_t b, const at::Tensor& values) {
+    if (owes(values)) began_with_[static_cast<std::size_t>(b)] = 1;
+  });
+}
+
+void ErrorFeedback::visit_codecs(const std::function<void(std::int32_t, const at::Tensor&)>& visit) const {
   for (const auto& coder : coders_) {
-    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor&) {
-      for (const std::int32_t b : blocks) began_with_[static_cast<std::size_t>(b)] = 1;
+    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor& values) {
+      std::int64_t at = 0;
+      for (const std::int32_t b : blocks) {
+        const Block& block = parameters_.block(b);
+        visit(b, values.narrow(0, at, block.end - block.begin));
+        at += block.end - block.begin;
+      }
     });
   }
 }
@@ -55,7 +73,8 @@ void ErrorFeedback::hand_on(bool sends) {
     const auto block = static_cast<std::int32_t>(b);
     const at::Tensor& whole =
         carried_[static_cast<std::size_t>(parameters_.number_of(parameters_.tensor_of_block(block)))];
-    if (whole.defined()) residuals_[b] = parameters_.part(whole, block);
+    if (!whole.defined()) continue;
+    if (const at::Tensor part = parameters_.part(whole, block); owes(part)) residuals_[b] = part;
   }
   carried_.assign(parameters_.all().size(), {});
   if (!sends) return;
@@ -85,17 +104,9 @@ std::vector<at::Tensor> ErrorFeedback::by_parameter() const {
   for (std::size_t b = 0; b < residuals_.size(); ++b) {
     if (residuals_[b].defined()) add(static_cast<std::int32_t>(b), residuals_[b], 1);
   }
-  for (const auto& coder : coders_) {
-    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor& values) {
-      std::int64_t at = 0;
-      for (const std::int32_t b : blocks) {
-        const Block& block = parameters_.block(b);
-        add(b, values.narrow(0, at, block.end - block.begin),
-            world_size_);  // messages are shares of the mean
-        at += block.end - block.begin;
-      }
-    });
-  }
+  visit_codecs([&](std::int32_t b, const at::Tensor& values) {
+    add(b, values, world_size_);  // messages are shares of the mean
+  });
   return all;
 }
 

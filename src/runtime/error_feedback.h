@@ -5,6 +5,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -52,10 +53,14 @@ class ErrorFeedback {
   void carry(std::size_t parameter, const at::Tensor& values, double share);
 
   void archive(run::Archive& numbers, StateTensors& tensors);
+  // What codec_began_with() says: without it a checkpoint's residuals count as what codecs began with.
+  void archive_begun(run::Archive& numbers) { numbers(began_with_); }
 
  private:
   BlockShape matrix_of(std::size_t block) const;
   void hand_on(bool sends);
+  // Calls `visit` with each block that a codec keeps a residual of, and that.
+  void visit_codecs(const std::function<void(std::int32_t, const at::Tensor&)>& visit) const;
   void note_codecs();
 
   const Parameters& parameters_;

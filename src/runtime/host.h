@@ -50,6 +50,9 @@ class TorchHost : public run::Host {
   void archive(run::Archive& numbers, StateTensors& tensors) REQUIRES(run::compute_thread);
   void archive(const run::Execution& execution, run::Archive& numbers, StateTensors& tensors)
       REQUIRES(run::compute_thread);
+  void archive_begun(run::Archive& numbers) REQUIRES(run::compute_thread) {
+    feedback_.archive_begun(numbers);
+  }
   // The message of an execution, which restored one of `states`, becomes what its op makes of all ranks' messages.
   // `ended`: whether the op has been run.
   void gather(const run::Execution& execution, bool ended, const std::vector<StateTensors::Map>& states)

@@ -461,6 +461,82 @@ def test_a_job_that_trains_other_parameters_is_told_which():
         assert f"parameter '{first}' is trained here, and was not then" in said[2]
 
 
+class OneUnused(torch.nn.Module):
+    def __init__(self, unused=True):
+        super().__init__()
+        self.first, self.other, self.last = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.unused = unused
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x if self.unused else self.other(x))
+
+
+def of_one_unused(rank, steps, model, optimizer):
+    for step in steps:
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        model(torch.randn(5, 8, generator=generator)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def begin_one_unused(compressor):
+    torch.manual_seed(0)
+    model = OneUnused()
+    # It moves what has a gradient of zeros too.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    return gradweave.wrap(model, optimizer, "ddp", options={"compressor": compressor}, warm_up=1, profile_iterations=1,
+                          report=False, find_unused_parameters=True)
+
+
+def never_used(rank, compressors):
+    """{compressor: [what has other values than it should]}."""
+    wrong = {}
+    for compressor in compressors:
+        def compare(when, model, expected):
+            wrong[compressor] += [(when, name) for name, value in parameters(model).items()  # noqa: B023  called at once
+                                  if not torch.equal(value, expected[name])]
+
+        wrong[compressor] = []
+        model, optimizer = begin_one_unused(compressor)
+        other = {name: value for name, value in parameters(model).items() if name.startswith("other")}
+        of_one_unused(rank, range(6), model, optimizer)
+        data = saved(model, optimizer)
+        of_one_unused(rank, range(6, 9), model, optimizer)
+        gradweave.finish(model)
+        expected = parameters(model)
+        compare("in one go", model, expected | other)
+        model.gradweave.install(model.gradweave.plan)
+        of_one_unused(rank, range(9, 12), model, optimizer)
+        gradweave.finish(model)
+        compare("under another plan", model, parameters(model) | other)
+        model.gradweave.close()
+
+        for when, cut in (("after a checkpoint", lambda data: data), ("after an earlier version's", as_before)):
+            model, optimizer = begin_one_unused(compressor)
+            load(model, optimizer, cut(data))
+            of_one_unused(rank, range(6, 9), model, optimizer)
+            compare(when, model, expected)
+            model.gradweave.close()
+    return wrong
+
+
+def as_before(data):
+    """Without what was given to codecs, by tensor, and what they began with, by block."""
+    states = torch.load(io.BytesIO(data))
+    state, = states["gradweave"].values()
+    engine = state.parts["engine"]
+    names = [name for tensors in state.parts["layers"].values() for name in tensors]
+    engine["numbers"] = engine["numbers"][:-len(names) - len(state.plan["blocks"])]
+    file = io.BytesIO()
+    torch.save(states, file)
+    return file.getvalue()
+
+
+def test_what_no_rank_ever_uses_is_never_stepped():
+    assert ranks.run(never_used, 2, compressors=["int8", "top_k"]) == [{"int8": [], "top_k": []}] * 2
+
+
 def between_micro_steps(rank):
     """What is accumulated is not saved, and lost nothing here."""
     from gradweave import core
