@@ -54,7 +54,12 @@ class Flags {
   void settle() REQUIRES(compute_thread);
   // After settle(): in the parts that a checkpoint has had from the beginning.
   void archive_last_left_out(Archive& archive) REQUIRES(compute_thread) { archive(last_left_out_); }
-  void archive_find_unused(Archive& archive) REQUIRES(compute_thread) { archive(find_unused_); }
+  // What the caller asks for now comes before what was found then.
+  void archive_find_unused(Archive& archive) REQUIRES(compute_thread) {
+    FindUnused found = find_unused_;
+    archive(found);
+    if (find_unused_ == FindUnused::kAuto) find_unused_ = found;
+  }
   void archive_iterations(Archive& archive) REQUIRES(compute_thread);
 
  private:

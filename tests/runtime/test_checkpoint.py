@@ -537,6 +537,34 @@ def test_what_no_rank_ever_uses_is_never_stepped():
     assert ranks.run(never_used, 2, compressors=["int8", "top_k"]) == [{"int8": [], "top_k": []}] * 2
 
 
+def later_unused(rank):
+    """As the error tells: it was found that all are used, and later one isn't."""
+    data, said = None, []
+    for unused in (None, True):
+        model = OneUnused(unused=False)
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01), "ddp", warm_up=1, report=False,
+                                          profile_iterations=1, find_unused_parameters=unused)
+        if data is None:
+            of_one_unused(rank, range(4), model, optimizer)
+            data = saved(model, optimizer)
+        else:
+            load(model, optimizer, data)
+        model.unused = True
+        try:
+            of_one_unused(rank, range(4, 6), model, optimizer)
+            said.append("trained")
+        except RuntimeError as error:  # autograd hands it on so
+            said.append(str(error))
+        model.gradweave.close()
+    return said
+
+
+def test_a_job_may_go_on_with_unused_parameters():
+    for refused, goes_on in ranks.run(later_unused, 2):
+        assert "pass find_unused_parameters=True" in refused
+        assert goes_on == "trained"
+
+
 def between_micro_steps(rank):
     """What is accumulated is not saved, and lost nothing here."""
     from gradweave import core
