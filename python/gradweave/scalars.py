@@ -34,6 +34,11 @@ class Scalars:
         """[(target, every)], as they were added."""
         return [(target.name if isinstance(target, _Lines) else target, every) for target, every, *_ in self._told]
 
+    def restart(self):
+        """A checkpoint was loaded, with the sums of the job that it is of."""
+        for each in self._told:
+            each[3] = time.monotonic(), self._read()[0]
+
     def iteration_ended(self):
         for each in self._told:
             each[2] -= 1
@@ -42,8 +47,6 @@ class Scalars:
             now, (sums, facts) = time.monotonic(), self._read()
             iterations = sums["iterations"] - before["iterations"]
             each[2:] = every, (now, sums)
-            if iterations <= 0:  # a checkpoint was loaded
-                continue
             mean = {name: (sums[name] - before[name]) / iterations for name in sums if name != "iterations"}
             values = {"iteration_ms": 1e3 * (now - then) / iterations, "exposed_ms": mean.pop("exposed_ns") / 1e6} | mean
             try:

@@ -636,7 +636,9 @@ class Session:
                 self.updates.average_states(alike, self.control)
             self.updates.plan_installed(self._moments(self.job.size, self._share))
             self.plan = plan
-            if not resumes:
+            if resumes:
+                self._scalars.restart()
+            else:
                 self._finished_at = self.engine.iteration
             self._stepped_apart |= core.demands_of(plan)["local_steps"]
             self._hook_layers()

@@ -1,7 +1,9 @@
 """What a run tells as it goes."""
 
 import copy
+import itertools
 import json
+import types
 
 import pytest
 import torch
@@ -61,6 +63,31 @@ def test_lines_and_scalars_are_told_on_rank_0(scheme, tmp_path):
         assert 0 <= line["exposed_ms"] <= line["iteration_ms"]
     assert {step for _, _, step in scalars} == {15, 30}
     assert {tag for tag, _, _ in scalars} == {f"gradweave/{name}" for name in lines[-1].keys() - {"iteration", "scheme"}}
+
+
+def test_the_first_line_after_a_checkpoint_is_of_the_iterations_since(tmp_path, monkeypatch):
+    import gradweave
+    from gradweave import scalars
+
+    state = None
+    for part in range(2):
+        model, told = make_net(), tmp_path / f"lines{part}"
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05), warm_up=1, report=False,
+                                          profile_iterations=1)
+        seconds = itertools.count()
+        monkeypatch.setattr(scalars, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))  # noqa: B023
+        model.gradweave.log_to(told, every=5)
+        if state is not None:
+            model.gradweave.load_state_dict(state)
+        for step in range(5):
+            x, y = batch(0, step)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        state = model.gradweave.state_dict()
+        model.gradweave.close()
+        line = json.loads(told.read_text())
+        assert (line["iteration"], line["iteration_ms"]) == (5 * part + 5, 200)  # each look at the clock is a second
 
 
 def test_logs_and_timelines_go_on_once_a_framework_has_loaded_a_checkpoint(tmp_path):
