@@ -113,6 +113,7 @@ def wrap_alone(model, optimizer, settings):
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         _check_device(trained)
+        _check_own(trained)
         if trained.shards and settings.scales:
             raise InvalidInput("gradweave.wrap: with shards, scaler= finds an infinity on some ranks only, and the others "
                                "would step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
@@ -266,6 +267,17 @@ def _check_device(trained):
             raise InvalidInput(
                 f"gradweave.wrap: parameter '{name}' is on {parameter.device}, '{trained.names[0]}' on {device}: keep a model "
                 "on one device, or name what is on another in wrap(exclude=...)")
+
+
+def _check_own(trained):
+    for session in set(sessions.values()):
+        held = set(session.parameters)
+        for name, parameter in zip(trained.names, trained.parameters):
+            if parameter in held:
+                raise InvalidInput(
+                    f"gradweave.wrap: parameter '{name}' is of another wrapped model, {type(session.model).__name__}, too: "
+                    "wrap the whole alone, with a list of optimizers, or name what they share in wrap(exclude=...); or call "
+                    "gradweave.finish() and model.gradweave.close() of the other before")
 
 
 def _described(optimizers):

@@ -287,3 +287,33 @@ def test_what_is_not_alike_in_memory_is_named():
     for strides, buffers in ranks.run(unlike, 2):
         assert "strides" in strides and "differ" in strides
         assert buffers.startswith("gradweave.finish(): ") and "rank 1 differs from rank 0 in buffers" in buffers
+
+
+def sharing(rank):
+    """[what is said] of a wrapped model's part, of a model around it, and of one that leaves what they share out."""
+    import gradweave
+
+    def wrap(model, **settings):
+        return gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05), report=False, **settings)
+
+    said = []
+    for first in ("whole", "part"):
+        whole = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        models = {"whole": whole, "part": whole[1]}
+        wrapped, _ = wrap(models.pop(first))
+        (other,) = models.values()
+        try:
+            wrap(other)
+        except gradweave.InvalidInput as error:
+            said.append(str(error))
+        if first == "part":
+            wrap(whole, exclude=["1"])[0].gradweave.close()
+        wrapped.gradweave.close()
+        wrap(other)[0].gradweave.close()
+    return said
+
+
+def test_models_that_share_parameters_are_refused():
+    for of_part, of_whole in ranks.run(sharing, 2):
+        assert "parameter 'weight' is of another wrapped model, Sequential, too" in of_part
+        assert "parameter '1.weight' is of another wrapped model, Linear, too" in of_whole
