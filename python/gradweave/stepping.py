@@ -11,6 +11,31 @@ from gradweave import moments, slices
 from gradweave.slices import Slice
 
 
+NEW_ONES = 256  # after so many, those that were not asked for meanwhile are dropped
+
+
+class Recent:
+    """Values that are made once, as long as they are asked for now and then."""
+
+    def __init__(self):
+        self._now, self._before, self._made = {}, {}, 0
+
+    def __len__(self):
+        return len(self._now) + len(self._before)
+
+    def get(self, key, make):
+        if key in self._now:
+            return self._now[key]
+        value = self._before.pop(key, None)
+        if value is None:
+            value = make()
+            self._made += 1
+            if self._made % NEW_ONES == 0:
+                self._now, self._before = {}, self._now
+        self._now[key] = value
+        return value
+
+
 class Stepper:
     """Runs an optimizer's own step on subsets of its parameters, bit for bit what a full step does to them.
 
@@ -53,7 +78,7 @@ class Stepper:
     def step_subset(self, key, members):
         """Step those parameters alone that are this optimizer's among `members()`: places in `parameters`, always the
         same for a `key`."""
-        twin, kept = self._twins.get(key) or self._make(key, members())
+        twin, kept = self._twins.get(key, lambda: self._make(members()))
         if kept:
             twin.state = self.optimizer.state
             self._step(twin, kept)
@@ -61,18 +86,22 @@ class Stepper:
     def step_slices(self, key, places):
         """Step the slices `places()`, each (place in `parameters`, begin, end), as parameters of their own; always the same
         for a `key`. Where a parameter has no gradient they stay as they are."""
-        if any(part.moved for part in self._slices.get(key, ())):
-            self._twins, self._slices, self._known_slices = {}, {}, {}
-        twin, kept = self._twins.get((key, "slices")) or self._make_slices(key, places())
+        def make():
+            return self._make_slices(places())
+
+        twin, kept, parts = self._twins.get((key, "slices"), make)
+        if any(part.moved for part in parts):
+            self._twins, self._known_slices = Recent(), {}
+            twin, kept, parts = self._twins.get((key, "slices"), make)
         if not kept:
             return
         twin.state = defaultdict(dict)
-        for part in self._slices[key]:
+        for part in parts:
             gradient = part.parameter.grad
             part.view.grad = None if gradient is None else part.of(gradient)
             twin.state[part.view] = part.state
         self._step(twin, kept)
-        for part in self._slices[key]:
+        for part in parts:
             part.view.grad, part.state = None, twin.state[part.view]
             part.give_state(self.optimizer.state)
 
@@ -109,22 +138,22 @@ class Stepper:
         for hook in [hook for table in tables for hook in table.values()]:
             hook(self.optimizer, (), {})
 
-    def _make(self, key, members):
+    def _make(self, members):
         wanted = {id(self.parameters[place]): place for place in members}
-        return self._make_twin(key, lambda p: [(wanted[id(p)], 0, p)] if id(p) in wanted else [])
+        return self._make_twin(lambda p: [(wanted[id(p)], 0, p)] if id(p) in wanted else [])
 
-    def _make_slices(self, key, places):
+    def _make_slices(self, places):
         wanted = defaultdict(list)
         for place, begin, end in places:
             wanted[id(self.parameters[place])].append((place, begin, end))
-        made = self._slices[key] = []
+        made = []
 
         def views(parameter):
             own = [(place, self._slice(parameter, begin, end)) for place, begin, end in wanted[id(parameter)]]
             made.extend(part for _, part in own)
             return [(place, part.begin, part.view) for place, part in own]
 
-        return self._make_twin((key, "slices"), views)
+        return *self._make_twin(views), made
 
     def _slice(self, parameter, begin, end):
         place = id(parameter), begin, end
@@ -133,7 +162,7 @@ class Stepper:
             self._known_slices[place].take_state(self.optimizer.state)
         return self._known_slices[place]
 
-    def _make_twin(self, key, pieces_of):
+    def _make_twin(self, pieces_of):
         """`pieces_of`: what is stepped of a parameter, [(place, begin, tensor)]."""
         twin = twin_of(self.optimizer, self.kind)
         groups, kept = [], []
@@ -145,13 +174,12 @@ class Stepper:
                     groups.append({**group, "params": [tensor for _, _, tensor in pieces]})
                     kept.append((number, pieces, of_whole_batch))
         twin.param_groups = groups
-        self._twins[key] = twin, kept
-        return self._twins[key]
+        return twin, kept
 
     def forget(self):
         """The optimizer's groups or state were replaced, or subsets have new meanings."""
-        self._twins = {}
-        self._slices, self._known_slices = {}, {}  # by subset; by place: one slice may be in several subsets
+        self._twins = Recent()
+        self._known_slices = {}  # by place: one slice may be in several subsets
         if self._cuts is not None:
             slices.match(self.optimizer.state, self._cuts)
         # Whether some steps are made as long as those of the whole batch would be, which step_all() can't.

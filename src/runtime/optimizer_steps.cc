@@ -5,12 +5,19 @@
 #include "runtime/fence.h"
 
 namespace gradweave::runtime {
+namespace {
+
+// After so many new subsets, those that were not stepped meanwhile are dropped.
+constexpr std::int32_t kNewOnes = 128;
+
+}  // namespace
 
 void OptimizerSteps::install() {
-  subsets_.assign(1, {});
+  subsets_.clear();
   for (std::size_t p = 0; p < parameters_.all().size(); ++p)
     subsets_[0].parameters.push_back(static_cast<std::int32_t>(p));
-  numbers_.clear();
+  known_.clear();
+  last_ = 0;
 }
 
 void OptimizerSteps::step(const Stepped& stepped) {
@@ -25,14 +32,24 @@ void OptimizerSteps::step(const Stepped& stepped) {
 
 std::int32_t OptimizerSteps::number_of(const Stepped& stepped) {
   if (stepped.tensors.size() == parameters_.all().size()) return 0;
-  const auto [found, added] = numbers_.try_emplace(stepped, static_cast<std::int32_t>(subsets_.size()));
-  if (added) {
-    Subset& subset = subsets_.emplace_back();
-    for (std::int32_t t : stepped.tensors) subset.parameters.push_back(parameters_.number_of(t));
-    std::ranges::sort(subset.parameters);
-    for (std::int32_t b : stepped.blocks) subset.slices.push_back(parameters_.slice(b));
-  }
-  return found->second;
+  Known& known = known_[stepped];
+  known.recent = true;
+  if (known.number > 0) return known.number;
+  known.number = ++last_;
+  Subset& subset = subsets_[last_];
+  for (std::int32_t t : stepped.tensors) subset.parameters.push_back(parameters_.number_of(t));
+  std::ranges::sort(subset.parameters);
+  for (std::int32_t b : stepped.blocks) subset.slices.push_back(parameters_.slice(b));
+  if (last_ % kNewOnes == 0) drop_old();
+  return last_;
+}
+
+void OptimizerSteps::drop_old() {
+  std::erase_if(known_, [&](const auto& each) {
+    const Known& known = each.second;
+    return !known.recent && subsets_.erase(known.number) > 0;
+  });
+  for (auto& [stepped, known] : known_) known.recent = false;
 }
 
 }  // namespace gradweave::runtime

@@ -28,16 +28,23 @@ class OptimizerSteps {
     std::vector<std::int32_t> parameters;
     std::vector<Slice> slices;
   };
-  // 0 is all parameters.
-  const Subset& subset(std::int32_t number) const { return subsets_.at(static_cast<std::size_t>(number)); }
+  // 0 is all parameters. No number has two meanings while a plan is in force. Of a step that is being made, or that was made
+  // not long ago: where layers are used now and then there may be as many as iterations.
+  const Subset& subset(std::int32_t number) const { return subsets_.at(number); }
 
  private:
   std::int32_t number_of(const Stepped& stepped);
+  void drop_old();
 
   const Parameters& parameters_;
   Stepper stepper_;
-  std::vector<Subset> subsets_;
-  std::map<Stepped, std::int32_t> numbers_;
+  std::map<std::int32_t, Subset> subsets_;  // by number
+  struct Known {
+    std::int32_t number = 0;
+    bool recent = false;  // stepped since others were dropped
+  };
+  std::map<Stepped, Known> known_;
+  std::int32_t last_ = 0;  // number
 };
 
 }  // namespace gradweave::runtime

@@ -1,12 +1,15 @@
 """Parts of tensors that are stepped alone: each block is a parameter of its own, with a state of its own, bit for bit."""
 
+import contextlib
 import copy
+import gc
 
 import pytest
 import torch
 from torch import distributed, nn
 
 import ranks
+from gradweave.stepping import is_twin
 from models import batch, cluster, differing, links_cost, make_net, parameters, train, workload
 from reference import Reference
 
@@ -195,6 +198,52 @@ def coupled(rank):
         for asked in ({"plan": filtered(workload())}, {"scheme": "covap", "options": {"slices": "on"}}):
             with pytest.raises(gradweave.InvalidInput, match=said):
                 gradweave.wrap(model, optimizers, **asked)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(12))
+        self.used = 0
+
+    def forward(self, x):
+        x = self.first(x)
+        return sum((expert(x) for number, expert in enumerate(self.experts) if self.used >> number & 1), start=x)
+
+
+def test_what_is_kept_of_steps_has_an_end(monkeypatch):
+    """Experts are used in ever new combinations."""
+    import gradweave
+    from gradweave import stepping
+
+    expected = None
+    for new_ones in (10 ** 9, stepping.NEW_ONES):
+        monkeypatch.setattr(stepping, "NEW_ONES", new_ones)
+        torch.manual_seed(0)
+        model = Experts()
+        plan = filtered(workload(model), parts=2)
+        model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=plan, report=False,
+                                          find_unused_parameters=True)
+        for step in range(600):
+            model.used = step * 37 % 4096
+            model(torch.randn(2, 8, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        gradweave.finish(model)
+        found = parameters(model)
+        expected = expected or found
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        known = 0
+        for number in range(1, 1000):
+            with contextlib.suppress(IndexError):
+                known += len(model.gradweave.engine.subset_slices(number)) > 0
+        twins = [each for each in gc.get_objects() if isinstance(each, torch.optim.Optimizer) and is_twin(each)]
+        model.gradweave.close()
+        if new_ones < 600:
+            assert 0 < known <= 300 and 0 < len(twins) <= 600
+        del model, optimizer, twins
+        gc.collect()
 
 
 def test_an_optimizer_that_couples_elements_is_refused_such_a_plan():
