@@ -97,7 +97,8 @@ class Run {
   void synchronize() REQUIRES(compute_thread);
 
   // Between iterations: as synchronize(), and ends every op that has its data, so that ranks which all do this have
-  // the same ops behind them. Errors: InvalidInput in an iteration.
+  // the same ops behind them. A synchronous plan has nothing left to do once a backward is over: that iteration ends here, as one
+  // whose step a GradScaler leaves out does. Errors: InvalidInput in an iteration else.
   void rest() REQUIRES(compute_thread);
   // Returns which iteration of the run was coming. Reads from the archive.
   static std::int64_t archived_iteration(Archive& archive);

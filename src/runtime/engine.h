@@ -60,7 +60,7 @@ class Engine {
                const std::string& refusal = "");
   // Between iterations: returns copies of all that this rank has besides the caller's parameters and optimizer, after
   // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'
-  // call. Empty before there is a plan. Errors: InvalidInput in an iteration.
+  // call. Empty before there is a plan. Errors: as Run::rest().
   StateTensors::Map state();
 
   // Of an engine whose links have no group: puts `plan` in force where rank `rank` of a job was, of which each rank has
