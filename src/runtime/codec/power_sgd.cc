@@ -104,7 +104,7 @@ at::Tensor scaled(const at::Tensor& columns) {
 // Q for a message of `dtype`: its columns are at most 1 long for float16, so that no element of P is larger than its row of M.
 // Lengths are summed up in double precision: powers of two of them are alike on all ranks.
 at::Tensor scaled_for(c10::ScalarType dtype, const at::Tensor& columns) {
-  const at::Tensor even = scaled(columns);
+  at::Tensor even = scaled(columns);
   if (dtype != c10::kHalf) return even;
   return at::ldexp(even, std::get<1>(at::frexp(even.to(c10::kDouble).norm(2, 0, true))).neg());
 }
