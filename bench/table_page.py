@@ -17,7 +17,7 @@ import table
 from gradweave import core
 from gradweave.lab import methods
 from svg import COLORS, STYLE
-from training_tables import ON_TEXT, markdown, replace_section
+from training_tables import markdown, replace_section
 
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
@@ -317,37 +317,6 @@ def kept_accuracy(done):
                      "in 4 bits, at 64"], lines)
 
 
-def other_jobs(done):
-    """The same of the jobs of accuracy.SCHEDULED: DistributedDataParallel's mean, and how far the others are from it on the
-    same seeds; "" where none was run, and no line of jobs that were not run."""
-    after_the_step = "dreamddp{} forward_overlap=only compressor={}".format
-    methods = {"gradients in 8 bits": ("ddp compressor=int8", 2.0), "late, at 2": ("delayed_averaging", 2.0),
-               "late, 4 bits, at 2": (IN_4_BITS, 2.0), "late, 4 bits, at 64": (IN_4_BITS, 64.0),
-               "late, `auto`, at 64": (AVERAGES, 64.0),
-               "on time, 4 bits, H = 1, at 2": (after_the_step(" period=1", "int4"), 2.0),
-               "on time, signs, H = 2, at 16": (after_the_step(" period=2", "ef_signsgd"), 16.0),
-               "on time, signs, H = 3, at 64": (after_the_step(" period=3", "ef_signsgd"), 64.0),
-               "on time, signs, H = 5, at 64": (after_the_step("", "ef_signsgd"), 64.0),
-               "Streaming DiLoCo, at 64": ("Streaming DiLoCo", 64.0)}
-    lines = []
-    for job, (optimizer, epochs) in accuracy.SCHEDULED.items():
-        measure, digits = ("test_loss", 3) if job in ON_TEXT else ("accuracy", 2)
-
-        def final(method, rate):
-            runs = (accuracy.Run(method, optimizer, 2, seed, epochs, rate, job, accuracy.FALLING) for seed in range(3))
-            return {run.seed: done[run][measure][-1] for run in runs if run in done}
-
-        reference = final(accuracy.SYNCHRONOUS, 2.0)
-        if not reference:
-            continue
-        row = [f"{job}, {optimizer}", f"{statistics.mean(reference.values()):.{digits}f}"]
-        for each in methods.values():
-            own = final(*each)
-            row.append(f"{statistics.mean(own[seed] - reference[seed] for seed in own):+.{digits}f}" if own else "")
-        lines.append(row)
-    return markdown(["job, optimizer", "DistributedDataParallel", *methods], lines)
-
-
 PANEL, TOP, RIGHT, LETTER = 370, 34, 600, 7
 
 
@@ -493,7 +462,6 @@ def sections(times, found):
             (DOCS / "performance.md", "in short", in_short(times, found) + "\n\n" + in_words(times)),
             (DOCS / "choosing.md", "what each gains", gains(times)),
             (DOCS / "performance.md", "accuracy", kept_accuracy(accuracy.done_runs(ACCURACIES))),
-            (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
             (DOCS / "results/accuracy.md", "the GPT over time",
              gpt_over_time(times, curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
