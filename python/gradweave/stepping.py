@@ -20,9 +20,6 @@ class Recent:
     def __init__(self):
         self._now, self._before, self._made = {}, {}, 0
 
-    def __len__(self):
-        return len(self._now) + len(self._before)
-
     def get(self, key, make):
         if key in self._now:
             return self._now[key]

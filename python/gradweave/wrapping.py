@@ -113,7 +113,7 @@ def wrap_alone(model, optimizer, settings):
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         _check_device(trained)
-        _check_own(trained)
+        _check_trained_once(trained)
         if trained.shards and settings.scales:
             raise InvalidInput("gradweave.wrap: with shards, scaler= finds an infinity on some ranks only, and the others "
                                "would step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
@@ -269,7 +269,7 @@ def _check_device(trained):
                 "on one device, or name what is on another in wrap(exclude=...)")
 
 
-def _check_own(trained):
+def _check_trained_once(trained):
     for session in set(sessions.values()):
         held = set(session.parameters)
         for name, parameter in zip(trained.names, trained.parameters):

@@ -96,7 +96,7 @@ void print_for_people(const Timeline& a, const Timeline& b, TimelineDiff diff, d
   }
   const TimelineParting& parting = *diff.parting;
   std::cout << fmt::format("they differ from iteration {} on: {}\n  a: {}\n  b: {}\n\n", parting.iteration,
-                           parting.what, place(parting.a), place(parting.b));
+                           printable(parting.what), place(parting.a), place(parting.b));
   const std::size_t more = diff.largest.size() - std::min(diff.largest.size(), kMostRows);
   diff.largest.resize(diff.largest.size() - more);
   std::cout << table_of("in each iteration", diff.kinds);
@@ -129,7 +129,8 @@ void print_stop(const char* name, const Timeline& timeline, const Stop& stop, co
                            printable(stop.doing), printable(last), printable(stop.verdict));
   for (const HeardOf& other : stop.heard) {
     std::cout << fmt::format("   last heard from rank {} {} before: {}, {} ops ended\n", other.rank,
-                             human_time(static_cast<double>(other.ago_ns)), other.doing, other.ops);
+                             human_time(static_cast<double>(other.ago_ns)), printable(other.doing),
+                             other.ops);
   }
 }
 
@@ -148,10 +149,11 @@ void diff_paths(const Timeline& a, const Timeline& b, bool json, Outcome& outcom
   print_stop("b", b, *b.stop, diff.last_b);
   if (diff.parting) {
     std::cout << fmt::format("they differ from iteration {} on: {}\n  a: {}\n  b: {}\n",
-                             diff.parting->iteration, diff.parting->what, diff.parting->a, diff.parting->b);
+                             diff.parting->iteration, printable(diff.parting->what),
+                             printable(diff.parting->a), printable(diff.parting->b));
   } else if (diff.both_in) {
     std::cout << fmt::format("they do not differ: both began {} of iteration {}, which did not end\n",
-                             diff.both_in->what, diff.both_in->iteration);
+                             printable(diff.both_in->what), diff.both_in->iteration);
   } else {
     std::cout << "they do not differ\n";
   }

@@ -143,13 +143,13 @@ int run(int argc, char** argv) {
   add_diff(app, outcome);
   add_meet(app, outcome);
   add_schemes(app, outcome);
-  const auto complete = [&](CLI::App* command) {
+  const auto prepare = [&](CLI::App* command) {
     add_common_flags(*command, outcome);
     command->parse_complete_callback([command] { check_outputs(*command); });
   };
   for (CLI::App* command : app.get_subcommands({})) {
-    complete(command);
-    for (CLI::App* inner : command->get_subcommands({})) complete(inner);
+    prepare(command);
+    for (CLI::App* inner : command->get_subcommands({})) prepare(inner);
   }
   if (argc > 1 && argv[1] == std::string_view("complete")) {  // from the scripts of completions/
     for (const std::string& word : completions(app, {argv + 2, argv + argc})) std::cout << word << '\n';

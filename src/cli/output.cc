@@ -106,8 +106,8 @@ std::string styled(std::string_view text, Style style, const Screen& screen) {
 }
 
 std::string Table::text(const Screen& screen) const {
-  std::vector<std::vector<std::string>> rows = this->rows;
-  for (std::vector<std::string>& row : rows) std::ranges::transform(row, row.begin(), printable);
+  std::vector<std::vector<std::string>> cells = rows;
+  for (std::vector<std::string>& row : cells) std::ranges::transform(row, row.begin(), printable);
   std::vector<std::size_t> shown;
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (screen.wide || i >= wide.size() || !wide[i]) shown.push_back(i);
@@ -115,7 +115,7 @@ std::string Table::text(const Screen& screen) const {
   std::vector<std::size_t> widths(header.size());
   for (const std::size_t i : shown) {
     widths[i] = columns_of(header[i]);
-    for (const auto& row : rows) widths[i] = std::max(widths[i], columns_of(row[i]));
+    for (const auto& row : cells) widths[i] = std::max(widths[i], columns_of(row[i]));
   }
   const auto to_left = [&](std::size_t i) { return i < left.size() ? left[i] : i == 0; };
   std::size_t before = 0;  // columns of the screen before the last of the table
@@ -138,8 +138,8 @@ std::string Table::text(const Screen& screen) const {
     text += styled(line, style, screen) + '\n';
   };
   append(header, Style::kBold);
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    append(rows[r], r < styles.size() ? styles[r] : Style::kPlain);
+  for (std::size_t r = 0; r < cells.size(); ++r)
+    append(cells[r], r < styles.size() ? styles[r] : Style::kPlain);
   return text;
 }
 

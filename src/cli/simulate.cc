@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/quoted.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -33,8 +34,8 @@ std::string layer_name(const Workload& workload, std::int32_t layer) {
 void print_for_people(const SimulationResult& result, const Workload& workload, const Screen& screen) {
   const double iteration = result.iteration_ns();
   std::cout << fmt::format(
-      "{}: {} per iteration, {} exposed ({:.1f} % over compute)\n", result.name, human_time(iteration),
-      human_time(result.exposed_ns),
+      "{}: {} per iteration, {} exposed ({:.1f} % over compute)\n", printable(result.name),
+      human_time(iteration), human_time(result.exposed_ns),
       result.compute_ns > 0 ? 100 * result.exposed_ns / static_cast<double>(result.compute_ns) : 0.0);
   std::cout << fmt::format("cycle: {} in {} iterations ({}); period {}\n",
                            human_time(static_cast<double>(result.cycle_ns)), result.cycle_iterations,

@@ -34,8 +34,8 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kTrains = 11;
 constexpr double kAlone_s = 0.04;   // of computing, before each train that it is compared with, at most
 constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
-// Of the measurement of bursts: how many pauses at most, how many in a second that is given, how long they are, and what is sent
-// after them at least and at most.
+// Of the measurement of bursts: the most pauses, how many for each second of the probe, how long they are, and what is sent after
+// them at least and at most.
 constexpr int kPauses = 9, kPausesInSecond = 6;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr double kLeastSent_us = 10e3, kMostSent_us = 100e3;

@@ -164,6 +164,31 @@ def test_names_in_files_give_a_terminal_no_orders(tmp_path):
     assert shown in said and "blocks[0]" in said and said.endswith("name one of its tensors\n"), said
 
 
+def with_orders(value):
+    """JSON in which all names and labels order a terminal to do something."""
+    named = ("name", "tensor", "link", "label", "scheme", "origin", "description")
+    if isinstance(value, dict):
+        return {key: f"{each}\x1b[2J\x07\x9b" if key in named else with_orders(each) for key, each in value.items()}
+    return [each if isinstance(each, str) else with_orders(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("command", [
+    ["simulate", "--workload", "workload", "--cluster", "cluster", "--plan", "plan"],
+    ["compare", "--workload", "workload", "--cluster", "cluster", "--wide", "--workers", "2,4"],
+    ["validate", "--plan", "plan", "--workload", "other"], ["simulate", *GIVEN, "--plan", "plan"],
+    ["diff", "timeline", "plain"], ["diff", "timeline", "timeline"], ["fit", "links", "-o", "made"]])
+def test_no_command_hands_a_terminal_orders_of_a_file(command, plan, tmp_path):
+    run("simulate", *GIVEN, "--plan", plan, "--timeline", tmp_path / "plain")
+    (tmp_path / "other").write_bytes(TINY.read_bytes())
+    for name, path in (("workload", TINY), ("cluster", FOUR), ("plan", plan), ("timeline", tmp_path / "plain"),
+                       ("links", TWO_NICS)):
+        (tmp_path / name).write_text(json.dumps(with_orders(json.loads(path.read_text()))))
+    done = subprocess.run([COMMAND, *map(str, command)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    said = done.stdout + done.stderr
+    assert r"\x1b[2J\x07\x9b" in said
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said), repr(said)
+
+
 def test_options_of_commands_have_units():
     one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
                   for links in ("10,0.4", "10Gb/s,400Mb/s"))

@@ -612,6 +612,9 @@ TEST(NcclTests, ReadsItsJson) {
   std::string wrong = text;
   wrong.replace(wrong.find("\"nwrong\": 0"), 11, "\"nwrong\": 3");
   EXPECT_THAT(fault_of([&] { parse_nccl_tests(wrong); }), HasSubstr("results[0].out_of_place.nwrong"));
+  std::string never = text;
+  never.replace(never.find("30.5"), 4, "0.00");
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(never); }), HasSubstr("results[1]: has no time above 0"));
 }
 
 }  // namespace

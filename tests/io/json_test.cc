@@ -150,6 +150,8 @@ TEST(WorkloadJson, RefusesWhatIsNotJsonWithLineAndColumn) {
   EXPECT_THAT(workload_fault("{\"name\": \"\xff\xfe\"}"), HasSubstr("UTF-8"));
   EXPECT_THAT(workload_fault(std::string(3, '\0')), HasSubstr("is not JSON"));
   EXPECT_THAT(workload_fault(with_layers("") + '\0'), HasSubstr("a byte of value 0"));
+  for (const std::string mark : {"\xff\xfe", "\xfe\xff"})
+    EXPECT_THAT(workload_fault(mark + '{' + '\0'), HasSubstr("is UTF-16; save it as UTF-8"));
   EXPECT_THAT(workload_fault(with_layers(R"({"name": "b", "forward_us": 0, "backward_us": 2,
                                              "communication_us": 1, "tensors": []})")),
               AllOf(HasSubstr("layers[0].communication_us"), HasSubstr("no tensors")));

@@ -586,6 +586,22 @@ def test_a_checkpoint_may_come_between_micro_steps():
     assert ranks.run(between_micro_steps, 2) == [True, True]
 
 
+def test_before_the_step_of_a_synchronous_plan_the_iteration_ends():
+    from gradweave import core
+
+    model, optimizer = begin(core.make_plan(workload(), cluster(1), "ddp"), "sgd", None)
+    train(model, optimizer, 0, 2)
+    x, y = batch(0, 2)
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    before = parameters(model)
+    state, = model.gradweave.state_dict().values()
+    assert state.iteration == 3
+    assert all(torch.equal(value, before[name]) for name, value in parameters(model).items())  # the file lacks that step
+    optimizer.step()
+    assert any(not torch.equal(value, before[name]) for name, value in parameters(model).items())
+    model.gradweave.close()
+
+
 def test_what_does_not_fit_is_refused():
     for said in ranks.run(refused, 2):
         unfinished, begun, none, version, rank, number, empty, other = said
