@@ -88,10 +88,10 @@ def learning_rate(schedule, part):
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     """Two workers with every seed for every method that is not exact, at each coverage rate if it depends on that; then four
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
-    alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
-    of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
-    recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are clipped, with two and
-    four workers, each worker's own moments too."""
+    alone, too. With Muon, and for the GPT, each scheme that is not exact, gradients in 8 bits, and averages in few bits at
+    every rate. For the jobs of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and
+    eight workers what is recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are
+    clipped, with two and four workers, each worker's own moments too."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.LOCAL_MOMENTS)
@@ -105,7 +105,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     compared += [(8, "adamw", method, 2.0) for method in averages]
     schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])),
                "deft correction=local", "local_sgd period=2"]
-    more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
+    more = [*((method, 2.0) for method in (*schemes, "ddp compressor=int8")),
+            *((method, rate) for method in (int4, auto) for rate in coverage_rates)]
     rates = (2.0, 16.0, 64.0)
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *rows.ON_TIME.items(),
                  *((method, rate) for method in (int4, auto, rows.AUTO) for rate in rates), ("deft correction=local", 2.0),

@@ -131,7 +131,7 @@ def measure(job_name, coverage, names, rounds):
     with progress.Progress(1, "measuring", ranks.is_first()) as bar:
         setting = demo.measure_setting(job_name, coverage, job, bar)
         slow = setting.compute_s * (1 + setting.coverage())
-        tuned_mb = demo.tune_by_hand(job, setting, bar, *((4, 2) if coverage <= 4 else (1, 1)))
+        tuned_mb = demo.tune_by_hand(job, setting, bar, *((4, 2) if coverage <= 4 else (3, 1)))
         anchors = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting.emulation),
                    turns.data_parallel(job(), "DDP (tuned)", setting.emulation, bucket_cap_mb=tuned_mb)]
         anchors[0].turn = turn_of(setting.compute_s)

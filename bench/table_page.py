@@ -1,6 +1,6 @@
 """Writes the tables of every scheme into docs/results/schemes.md, and what they come to with a picture into
 docs/performance.md and README.md, from docs/results/table.jsonl (times, bytes), first-screen.jsonl (times of the rows that
-README.md shows) and accuracy.jsonl (accuracy).
+README.md shows) and accuracy.jsonl (accuracy); first-screen-again*.jsonl is what `bench/first_screen.py` measured another day.
 
     .venv/bin/python bench/table_page.py
 """
@@ -22,6 +22,7 @@ from training_tables import markdown, replace_section
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
 SHOWN_TIMES = DOCS / "results/first-screen.jsonl"  # of SHOWN, each coverage rate in one run
+SHOWN_AGAIN = DOCS / "results/first-screen-again.jsonl", DOCS / "results/first-screen-again-accuracy.jsonl"
 IN_THE_JOB = {"": DOCS / "results/predictions.jsonl",
               " at half speed": DOCS / "results/predictions-half-speed.jsonl"}  # of the processors
 MEASURED_AGAIN = DOCS / "results/predictions-again.jsonl"  # the same plans in another run
@@ -465,6 +466,8 @@ def sections(times, found):
             (DOCS / "performance.md", "predictions", predictions(times)),
             (DOCS / "results/accuracy.md", "the GPT over time",
              gpt_over_time(times, curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
+            (DOCS / "results/method.md", "the first screen again",
+             first_screen(timed(SHOWN_AGAIN[0]), curves(SHOWN_AGAIN[1]))),
             (DOCS / "results/schemes.md", "in the job", measured_in_the_job() + "\n\n" + predicted_and_repeated()),
             (DOCS.parent / "README.md", "first screen", first_screen(timed(SHOWN_TIMES), found))]
 

@@ -26,7 +26,11 @@ class Loop(_native.Loop):
         self._hand_over()
 
     def _hand_over(self):
-        self._handed = [_state_of(parameter.grad) for parameter in self._parameters]
+        self._handed = self.gradients()
+
+    def gradients(self):
+        """What changes when somebody writes to a gradient, for each parameter."""
+        return [_state_of(parameter.grad) for parameter in self._parameters]
 
     def clipped(self):
         """gradweave.clip_grad_norm_ has changed gradients."""
@@ -41,7 +45,12 @@ class Loop(_native.Loop):
         """The user's step(), before it changes anything."""
         dropped = self.dropped
         handed, self._handed = self._handed, None
-        if handed is not None and not dropped and handed != [_state_of(parameter.grad) for parameter in self._parameters]:
+        if handed is not None and not dropped and handed != self.gradients():
+            self.saw("edits")
+
+    def hooked(self, before):
+        """The optimizer's hooks before its step have run; `before` them: gradients()."""
+        if before != self.gradients():
             self.saw("edits")
 
 

@@ -102,6 +102,10 @@ class Settings:
     listen: str | None = None
     between: Mapping[str, object] | None = None
 
+    def __post_init__(self):
+        if isinstance(self.exclude, Iterable) and not isinstance(self.exclude, str):
+            object.__setattr__(self, "exclude", tuple(self.exclude))  # an iterator can be read once
+
     def check_times(self):
         """Errors: InvalidInput."""
         for name in ("timeout", "arrival_timeout"):
@@ -132,8 +136,12 @@ class Settings:
         for name in ("island", "listen", "between") if self.islands is None else ():
             if getattr(self, name) is not None:
                 raise InvalidInput(f"gradweave.wrap: {name}= needs islands= and key=: give them too, or leave it out")
-        if isinstance(self.exclude, str) or not isinstance(self.exclude, Iterable):
+        if not isinstance(self.exclude, tuple):
             raise InvalidInput(f"gradweave.wrap: exclude={self.exclude!r}: give a list of names")
+        for left in self.exclude:
+            if not isinstance(left, str):
+                raise InvalidInput(f"gradweave.wrap: exclude= has a {type(left).__name__}: give names of parameters or "
+                                   "modules")
 
     def links_of(self, job, device):
         """The job's links for parameters on `device`, not yet open. Errors: InvalidInput, OSError."""

@@ -123,10 +123,17 @@ class Stepper:
                     optimizer.param_groups[source][name] = value
                     self._own_names.add(name)
 
+    @property
+    def has_pre_hooks(self):
+        return any(self._pre_hooks())
+
+    def _pre_hooks(self):
+        return torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {})
+
     def run_pre_hooks(self):
         """The user's hooks around step(), as run_post_hooks(): the engine's steps have none, so that they run once for each of
         the user's steps."""
-        self._run(torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {}))
+        self._run(*self._pre_hooks())
 
     def run_post_hooks(self):
         self._run(getattr(self.optimizer, "_optimizer_step_post_hooks", {}), torch_optimizer._global_optimizer_post_hooks)

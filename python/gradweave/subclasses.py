@@ -2,6 +2,7 @@
 
 import collections.abc
 import contextlib
+import copy
 import sys
 import weakref
 
@@ -271,6 +272,13 @@ def optimizer_class(base):
                 raise InvalidInput("gradweave: parameter groups can't be added to a wrapped optimizer; add them before "
                                    "gradweave.wrap()")
             return super().add_param_group(param_group)
+
+        def __deepcopy__(self, memo):
+            # A model that is copied after it, with the same memo, has the parameters that are copied here.
+            if self in sessions:
+                sessions[self].synchronize()
+            with _seen_as(self, base):
+                return copy.deepcopy(self, memo)
 
         def __reduce_ex__(self, protocol):
             return reduce_plain(self, base, protocol)

@@ -70,7 +70,7 @@ class Updates:
         if synchronous and closure is None and engine.reduced and not others:
             self._last = stepper
         elif synchronous:
-            of_closure = stepper.step_all(closure and self._watched(closure))
+            of_closure = stepper.step_all(self._watched(closure)) if closure else self._step_all(stepper)
             result = result if closure is None else of_closure
         elif engine.reduced:
             self._step_in_parts(optimizer, stepper)
@@ -113,7 +113,7 @@ class Updates:
         """The engine's call: every parameter of the subset has its gradient in place."""
         if self.engine.synchronous:
             if self._last is not None:
-                self._last.step_all()
+                self._step_all(self._last)
             return
         whole = subset == 0 and not self.engine.partial_steps and not self._apart
         for stepper in self._steppers.values():
@@ -202,6 +202,17 @@ class Updates:
                 self._loop.saw("couples", reason)
             if reason := prove_slices(stepper):
                 self._loop.saw("couples elements", reason)
+
+    def _step_all(self, stepper):
+        """The loop sees what the user's hooks before the step do to gradients."""
+        if not stepper.has_pre_hooks:
+            return stepper.step_all()
+        before = self._loop.gradients()
+        last = stepper.optimizer.register_step_pre_hook(lambda *_: self._loop.hooked(before))
+        try:
+            return stepper.step_all()
+        finally:
+            last.remove()
 
     def _watched(self, closure):
         def call():

@@ -6,7 +6,7 @@ import logging
 import sys
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -82,6 +82,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
 def wrap_alone(model, optimizer, settings):
     """As wrap(); but an island joins the others at its first step: frameworks load checkpoints once the model is wrapped."""
     settings.check_times()
+    if isinstance(optimizer, Iterator):
+        optimizer = list(optimizer)
     if settings.islands is not None:
         settings.check_ranges()
         _check_islands(model, settings)
@@ -301,6 +303,7 @@ def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 
                     error_if_nonfinite: bool = False) -> torch.Tensor:
     """torch.nn.utils.clip_grad_norm_ on the gradients that the coming update will use; returns their norm. Call it
     between backward() and step(). Where the plan steps parameters in the next forward it waits for all results here.
+    Parameters of wrap(exclude=) are left out.
 
     Errors: InvalidInput where the plan steps parameters in the backward, before the norm is known."""
     return session_of(model).clip_grad_norm_(max_norm, norm_type, error_if_nonfinite)

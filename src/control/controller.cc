@@ -87,12 +87,12 @@ void Controller::install(const Plan& plan) {
     given_ = plan;
     return;
   }
+  job_.drain(kChange);
+  require_in_force(plan);  // else everything goes on as before
   if (profiling()) job_.drop_profile();
   phase_ = Phase::kSettled;
   tuning_.end();
   follower_.end_exchange();
-  job_.drain(kChange);
-  require_in_force(plan);
   judge();
   telling_.installed(*plan_, prediction_);
   plan_installed(false);

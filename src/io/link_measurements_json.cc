@@ -23,6 +23,7 @@ LinkMeasurements link_measurements_from(const JsonNode& node) {
     const auto collective = entry.find("collective");
     const JsonNode us = entry.at("us");
     if (!(us.number() > 0)) us.fail("is not positive", "give a time in microseconds");
+    static_cast<void>(us.microseconds());  // refuses what is out of range
     lists[collective ? collective->one_of(kMeasuredCollectives) : 0]->push_back(
         {entry.at("bytes").integer(0, std::int64_t{1} << 53), us.number()});
   }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/quoted.h"
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 
@@ -26,6 +27,15 @@ std::int64_t in_proportion(std::int64_t total, std::int64_t part, std::int64_t w
   if (share > (Wide{1} << 62))
     throw InvalidInput("takes more than 2^62 ns", "a compressed message", "give smaller times or sizes");
   return static_cast<std::int64_t>(share);
+}
+
+// Returns multiply_ceil(), whose error names the link.
+std::int64_t on_link(const Link& link, std::int64_t count, Decimal rate) {
+  try {
+    return multiply_ceil(count, rate);
+  } catch (const InvalidInput& error) {
+    throw error.within("link " + in_quotes(link.name));
+  }
 }
 
 }  // namespace
@@ -63,7 +73,7 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compressi
                       times_1000(levels.between.us_per_byte)});
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
     for (const Layer& layer : workload.layers) {
-      given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time)
+      given.push_back(layer.communication_ns ? on_link(link, *layer.communication_ns, link.relative_time)
                                              : -1);
     }
   }
@@ -131,7 +141,7 @@ OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& whole_messag
   OpCost whole{.work = load.given};
   if (load.bytes > load.given_bytes) {
     whole.startup = startup_of(link);
-    whole.work += multiply_ceil(load.bytes - load.given_bytes, rates_[link].whole);
+    whole.work += on_link(link_at(cluster_, link), load.bytes - load.given_bytes, rates_[link].whole);
   }
   return whole;
 }
@@ -145,8 +155,8 @@ OpCost CostModel::half(std::size_t link, Collective collective, const MessageLoa
     const bool scatters = collective == Collective::kReduceScatter;
     half.startup = (scatters ? halves->reduce_scatter : halves->all_gather).startup_ns;
     const Rates& rates = rates_[link];
-    half.work +=
-        multiply_ceil(load.bytes - load.given_bytes, scatters ? rates.reduce_scatter : rates.all_gather);
+    half.work += on_link(link_at(cluster_, link), load.bytes - load.given_bytes,
+                         scatters ? rates.reduce_scatter : rates.all_gather);
   }
   return half;
 }
@@ -167,12 +177,12 @@ OpCost CostModel::compressed(std::size_t number, const MessageLoad& load, const 
   const std::int64_t encoded = in_proportion(cost.equivalent_bytes, together, 1);
   const std::int64_t modelled = load.elements - load.given_elements;
   whole.startup = cost.encode_ns + cost.decode_ns;
-  whole.work = multiply_ceil(floor_share(encoded, modelled, load.elements), rates_[number].compressible) +
+  whole.work = on_link(link, floor_share(encoded, modelled, load.elements), rates_[number].compressible) +
                in_proportion(load.given, encoded, elements * shards * element_bytes);
   if (modelled == 0) return whole;
   const Nanoseconds once = link.levels ? link.levels->inside.startup_ns : 0;
   whole.startup += once + (link.startup_ns - once) * (halves ? 2 : cost.half_startups) / 2;
-  whole.work += multiply_ceil(modelled * element_bytes, rates_[number].inside);
+  whole.work += on_link(link, modelled * element_bytes, rates_[number].inside);
   return whole;
 }
 
@@ -199,7 +209,7 @@ Nanoseconds CostModel::all_reduce(std::size_t link, Slice slice) const {
 }
 
 Nanoseconds CostModel::all_reduce_bytes(std::size_t link, std::int64_t bytes) const {
-  return startup_of(link) + multiply_ceil(bytes, rates_[link].whole);
+  return startup_of(link) + on_link(link_at(cluster_, link), bytes, rates_[link].whole);
 }
 
 }  // namespace gradweave

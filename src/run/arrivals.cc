@@ -9,6 +9,7 @@ Arrivals::Arrivals(const WorkloadIndex& index)
       ready_(index.tensors.size()),
       present_(index.tensors.size()),
       touched_(index.tensors.size()),
+      touched_next_(index.tensors.size()),
       missing_(index.layer_count) {}
 
 void Arrivals::begin() {
@@ -27,7 +28,10 @@ std::optional<Arrivals::Ended> Arrivals::dealt_with(std::int32_t tensor) {
   return Ended{static_cast<std::int32_t>(layer), static_cast<std::int32_t>(last)};
 }
 
-void Arrivals::forget_accumulated() { std::ranges::fill(touched_, 0); }
+void Arrivals::forget_accumulated() {
+  touched_.swap(touched_next_);
+  std::ranges::fill(touched_next_, 0);
+}
 
 bool Arrivals::missing_from(std::int32_t layer) const {
   return std::any_of(missing_.begin() + layer, missing_.end(), [](std::int32_t left) { return left > 0; });

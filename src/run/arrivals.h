@@ -15,8 +15,13 @@ class Arrivals {
   // `index` must outlive it.
   explicit Arrivals(const WorkloadIndex& index);
 
-  // A backward that is not communicated has given a gradient to `tensor`.
-  void accumulated(std::int32_t tensor) REQUIRES(compute_thread) { touched_[place(tensor)] = 1; }
+  // A backward that is not communicated has given a gradient to `tensor`; `next`: for the next iteration, since this one's
+  // gradients are reduced.
+  void accumulated(std::int32_t tensor, bool next = false) REQUIRES(compute_thread) {
+    (next ? touched_next_ : touched_)[place(tensor)] = 1;
+  }
+  // What was accumulated of `tensor` is there no longer.
+  void taken_away(std::int32_t tensor) REQUIRES(compute_thread) { touched_[place(tensor)] = 0; }
   // A backward that is communicated begins.
   void begin() REQUIRES(compute_thread);
   // Its gradient of `tensor` has come. Returns false if it had come before.
@@ -34,11 +39,12 @@ class Arrivals {
   void keep(std::int32_t tensor, bool there) REQUIRES(compute_thread) {
     present_[place(tensor)] = ready_[place(tensor)] && there;
   }
-  // An iteration has ended.
+  // An iteration has ended: what it has accumulated is forgotten, and what came for the next one is that one's.
   void forget_accumulated() REQUIRES(compute_thread);
   // An iteration has ended without a step: what is `there` is part of the next one's gradient.
   void accumulates_on(std::int32_t tensor, bool there) REQUIRES(compute_thread) {
-    touched_[place(tensor)] = used(tensor) && there;
+    touched_[place(tensor)] = (used(tensor) || touched_next_[place(tensor)]) && there;
+    touched_next_[place(tensor)] = 0;
   }
 
   bool has_come(std::int32_t tensor) const REQUIRES(compute_thread) { return ready_[place(tensor)] != 0; }
@@ -62,6 +68,7 @@ class Arrivals {
   std::vector<std::uint8_t> ready_ GUARDED_BY(compute_thread);
   std::vector<std::uint8_t> present_ GUARDED_BY(compute_thread);
   std::vector<std::uint8_t> touched_ GUARDED_BY(compute_thread);
+  std::vector<std::uint8_t> touched_next_ GUARDED_BY(compute_thread);
   std::vector<std::int32_t> missing_ GUARDED_BY(compute_thread);  // by layer: tensors still to come
 };
 

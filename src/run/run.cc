@@ -34,7 +34,7 @@ Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options,
 
 Run::~Run() = default;
 
-void Run::install(RunPlan&& plan) {
+void Run::install(RunPlan&& plan, std::span<const std::int32_t> accumulated) {
   if (plan_) {
     plan_->flags.settle();
     if (plan_->flags.found_unused()) options_.find_unused = FindUnused::kOn;
@@ -45,9 +45,19 @@ void Run::install(RunPlan&& plan) {
   plan_.reset();
   const auto tables = std::make_shared<Tables>(std::move(plan));
   plan_ = std::make_unique<InForce>(*this, tables);
+  for (std::int32_t t : accumulated) plan_->arrivals.accumulated(t);
   queue_->reset(tables->plan, tables->ring.capacity());
   recorder_.install(tables->plan);
   restart();
+}
+
+std::vector<std::int32_t> Run::accumulated() const {
+  std::vector<std::int32_t> found;
+  if (!plan_) return found;
+  for (std::int32_t t : all_tensors()) {
+    if (plan_->arrivals.has_accumulated(t)) found.push_back(t);
+  }
+  return found;
 }
 
 void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
@@ -157,7 +167,7 @@ void Run::backward_start() {
 
 void Run::gradient(std::int32_t tensor) {
   if (!communicating_) {
-    plan_->arrivals.accumulated(tensor);
+    plan_->arrivals.accumulated(tensor, phase_ == Phase::kReduced);
     return;
   }
   enter_backward();
@@ -243,10 +253,14 @@ void Run::finish_backward() {
   }
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (arrivals.has_come(t)) continue;
-    Gradient gradient = arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone;
-    if (gradient == Gradient::kNone && (here().synchronous || is_outside_end(t)) &&
-        host_.kept(t) != Kept::kGone)
+    Gradient gradient = Gradient::kNone;
+    if (host_.kept(t) == Kept::kGone) {
+      arrivals.taken_away(t);
+    } else if (arrivals.has_accumulated(t)) {
+      gradient = Gradient::kAccumulated;
+    } else if (here().synchronous || is_outside_end(t)) {
       gradient = Gradient::kHeld;
+    }
     host_.take_gradient(t, gradient);
     plan_->outbox.hand_over(t, gradient);
     dealt_with(t);

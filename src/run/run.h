@@ -48,8 +48,11 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Makes the plan of `plan` the one in force, from its iteration 0; nothing of another may be pending.
-  void install(RunPlan&& plan) REQUIRES(compute_thread);
+  // Makes the plan of `plan` the one in force, from its iteration 0; nothing of another may be pending. `accumulated`: its
+  // tensors whose gradients this iteration has accumulated, as accumulated() told before.
+  void install(RunPlan&& plan, std::span<const std::int32_t> accumulated = {}) REQUIRES(compute_thread);
+  // Returns the tensors whose gradients came in backwards that were not communicated, and are still to be.
+  std::vector<std::int32_t> accumulated() const REQUIRES(compute_thread);
   // Then: starts its links' threads, each with its channel.
   void start(std::vector<std::shared_ptr<Channel>> channels) REQUIRES(compute_thread);
   bool installed() const REQUIRES(compute_thread) { return plan_ != nullptr; }

@@ -243,8 +243,14 @@ void Engine::Open::put_in_force(Prepared&& prepared, const Workload& workload, c
   layer_names.clear();
   for (const Layer& layer : workload.layers) layer_names.push_back(layer.name);
   run.queue()->name_layers(layer_names);
+  std::vector<std::int32_t> accumulated = run.accumulated();
+  for (std::int32_t& t : accumulated) {  // plans number tensors each their own way
+    const std::int32_t parameter = host.parameters().number_of(t);
+    const auto& of_next = prepared.parameter_of;
+    t = static_cast<std::int32_t>(std::ranges::find(of_next, parameter) - of_next.begin());
+  }
   host.leave_plan();
-  run.install(std::move(prepared.run_plan));
+  run.install(std::move(prepared.run_plan), accumulated);
   host.install(run.plan(), run.slots(), std::move(prepared.parameter_of), links.front().group, rank);
   using Meaning = LossScale::Meaning;
   const run::StepPoints steps = run.steps();

@@ -656,7 +656,7 @@ def test_a_message_longer_than_time_is_refused(workload, cluster, tmp_path):
     cluster["links"][0]["us_per_byte"] = 1e15
     given = ["--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster)]
     said = run("plan", *given, "--scheme", "ddp", code=2).stderr
-    assert "a message: takes more than 2^62 ns" in said and "us_per_byte" in said
+    assert "link 'net': a message: takes more than 2^62 ns" in said and "us_per_byte" in said
     # A given time of 104 days, 500 times as long.
     cluster["links"][0].update(us_per_byte=0, relative_time=500)
     layer = {"name": "l", "forward_us": 1, "backward_us": 1, "tensors": [{"name": "w", "numel": 9}], "communication_us": 9e12}

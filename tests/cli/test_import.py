@@ -150,7 +150,8 @@ def test_what_is_extrapolated_is_what_a_link_is_asked_for(tmp_path):
 @pytest.mark.parametrize("change, words", [
     ({"workers": 0}, "workers"), ({"links": []}, "links"), ({"version": 2}, "version"),
     ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 1}]}]}, "links[0], all_reduce: measurements: fewer"),
-    ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 0}]}]}, "links[0].measurements[0].us")])
+    ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 0}]}]}, "links[0].measurements[0].us"),
+    ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 1e308}]}]}, "links[0].measurements[0].us: is out of range")])
 def test_measurements_that_cannot_be_fitted_are_named(change, words, tmp_path):
     path = tmp_path / "links.json"
     path.write_text(json.dumps(json.loads(LINKS.read_text()) | change))

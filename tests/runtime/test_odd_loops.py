@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import ranks
-from models import batch, differing, links_cost, make_net
+from gradweave import core
+from models import batch, cluster, differing, links_cost, make_net, workload
 
 
 class Odd(nn.Module):
@@ -605,6 +606,137 @@ def held_over_steps(rank, scheme, which):
 @pytest.mark.parametrize("which", [((1, 1), (0, 0)), ((1, 1), (1, 0))])
 def test_a_gradient_that_is_kept_over_steps_stays_where_a_parameter_is_unused(which):
     assert ranks.run(held_over_steps, 2, scheme="ddp", which=which) == [[], []]
+
+
+class EitherOrBoth(Heads):
+    def forward(self, x, which):
+        return sum(self.heads[each](self.trunk(x)) for each in which).square().mean()
+
+
+def accumulates_for_another_head(rank, how):
+    """Only a backward under no_sync() reaches the second head: before a change of plan, in the turn of an optimizer of its
+    own, or in a pass whose gradients are dropped. What differs from DistributedDataParallel, or from plain training."""
+    import gradweave
+
+    torch.manual_seed(0)
+    model = EitherOrBoth()
+    expected = copy.deepcopy(model)
+    alone = how == "dropped"  # DistributedDataParallel fails
+    reference = expected if alone else nn.parallel.DistributedDataParallel(expected, find_unused_parameters=True)
+
+    def optimizers(of):
+        parts = (of.parameters(),) if how != "turns" else (of.trunk.parameters(), of.heads.parameters())
+        return [torch.optim.AdamW(part, 0.1) for part in parts]
+
+    plans = [core.make_plan(workload(model), cluster(2), scheme) for scheme in ("dear", "us_byte", "ddp", "wfbp")]
+    before, after = plans[:2] if how == "change from dear" else plans[2:]
+    ours = optimizers(model)
+    gradweave.wrap(model, ours, plan=before, find_unused_parameters=True, report=False, timeout=20)
+    for each, steps in ((reference, optimizers(expected)), (model, ours)):
+        torch.manual_seed(0 if alone else rank)
+
+        def backward(which):
+            each(torch.randn(4, 8), which).backward()
+
+        for step in range(5):
+            if how == "turns" or step == 0:
+                backward((0, 1))
+                steps[0].step()
+                for optimizer in steps:
+                    optimizer.zero_grad()
+            with each.no_sync() if hasattr(each, "no_sync") else contextlib.nullcontext():
+                backward((1,))
+            if how == "dropped":
+                steps[-1].zero_grad()
+            elif how.startswith("change") and step == 2 and each is model:
+                model.gradweave.install(after)
+            backward((0,))
+            steps[-1].step()
+            for optimizer in steps:
+                optimizer.zero_grad()
+    gradweave.finish(model)
+    pairs = zip(model.named_parameters(), expected.parameters())
+    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
+    model.gradweave.close()
+    return found
+
+
+@pytest.mark.parametrize("how", ["change", "change from dear", "turns", "dropped"])
+def test_what_only_a_pass_without_communication_reaches(how):
+    assert ranks.run(accumulates_for_another_head, 2, how=how) == [[], []]
+
+
+def installs_what_is_refused(rank):
+    import gradweave
+
+    model = plain()
+    with wrapped(model, adam(model), "us_byte") as (model, optimizer):
+        said = ""
+        for step in range(6):
+            optimizer.zero_grad()
+            cross_entropy(model, *batch(rank, step)).backward()
+            if step == 0:
+                try:
+                    model.gradweave.install(core.make_plan(workload(model), cluster(2), "wfbp"))
+                except gradweave.InvalidInput as error:
+                    said = str(error)
+            optimizer.step()
+        return said, model.gradweave.plan["scheme"]
+
+
+def test_the_chosen_scheme_comes_after_a_plan_that_was_refused():
+    for said, scheme in ranks.run(installs_what_is_refused, 2):
+        assert "there is no link of that name" in said and scheme == "us_byte"
+
+
+def clips_in_a_hook(rank):
+    import gradweave
+
+    told = {}
+    for scheme in ("auto", "dear"):
+        model = plain()
+        optimizer = adam(model)
+
+        def clip(*_, parameters=tuple(model.parameters())):
+            nn.utils.clip_grad_norm_(parameters, 0.01)
+
+        optimizer.register_step_pre_hook(clip)
+        try:
+            with wrapped(model, optimizer, scheme, links=[gradweave.EmulatedLink(100, 2)]):
+                for step in range(8):
+                    optimizer.zero_grad()
+                    cross_entropy(model, *batch(rank, step)).backward()
+                    optimizer.step()
+                told[scheme] = model.gradweave.plan["scheme"]
+        except gradweave.InvalidInput as error:
+            told[scheme] = str(error)
+    return told
+
+
+def test_a_hook_before_the_step_that_clips_is_seen_as_a_loop_that_clips():
+    for told in ranks.run(clips_in_a_hook, 2):
+        assert told["auto"] not in ("sequential", "dear") and told["auto"] in [row["name"] for row in core.schemes()]
+        assert "scheme 'dear' doesn't work with this loop: the loop changes gradients between backward() and" in told["dear"]
+
+
+def copies_the_optimizer_first(rank, scheme):
+    model = plain()
+    with wrapped(model, adam(model), scheme) as (model, optimizer):
+        for step in range(6):
+            optimizer.zero_grad()
+            cross_entropy(model, *batch(rank, step)).backward()
+            optimizer.step()
+        copied = copy.deepcopy({"optimizer": optimizer, "model": model})
+        model.gradweave.synchronize()
+        held = {id(p) for group in copied["optimizer"].param_groups for p in group["params"]}
+        return ([torch.equal(a, b) for a, b in zip(copied["model"].parameters(), model.parameters())],
+                [id(p) in held for p in copied["model"].parameters()],
+                [int(state["step"]) for state in copied["optimizer"].state_dict()["state"].values()])
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "dear"])
+def test_an_optimizer_that_is_copied_before_its_model_has_what_the_model_has(scheme):
+    assert ranks.run(copies_the_optimizer_first, 1, scheme=scheme) == [([True] * 4, [True] * 4, [6] * 4)]
 
 
 def heads_in_turn(rank, scheme, options, first):
