@@ -36,6 +36,22 @@ def test_another_word_for_the_check_is_refused_on_every_rank():
         assert "GRADWEAVE_CHECK='maybe'" in told and "1, true or on" in told
 
 
+def given_by_generators(rank):
+    import gradweave
+
+    model = make_net()
+    optimizers = (torch.optim.SGD(part.parameters(), 0.1) for part in (model.wide, model.out))
+    model, optimizers = gradweave.wrap(model, optimizers, exclude=(name for name in ("conv", "out.bias")))
+    names = model.gradweave.names
+    model.gradweave.close()
+    return names, len(optimizers)
+
+
+def test_optimizers_and_names_may_come_from_generators():
+    (names, optimizers), = ranks.run(given_by_generators, 1)
+    assert "out.weight" in names and not {"conv.weight", "conv.bias", "out.bias"} & set(names) and optimizers == 2
+
+
 @pytest.mark.parametrize("arguments, said", [
     ({"timeout": math.inf}, "timeout=inf: give seconds"), ({"timeout": "300"}, "timeout='300': give seconds"),
     ({"arrival_timeout": 0}, "arrival_timeout=0: give seconds"), ({"warm_up": "3"}, "warm_up='3': give a whole number"),
