@@ -125,7 +125,8 @@ class Stepper:
 
     @property
     def has_pre_hooks(self):
-        return any(self._pre_hooks())
+        """Whether there are hooks of the user's, besides Gradweave's own, which looks at every optimizer."""
+        return any(not hasattr(hook, "_gradweave_own") for table in self._pre_hooks() for hook in table.values())
 
     def _pre_hooks(self):
         return torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {})

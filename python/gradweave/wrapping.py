@@ -327,6 +327,7 @@ def _other_optimizer(optimizer, arguments, named):
             session.stepped_by_another(optimizer)
 
 
+_other_optimizer._gradweave_own = True
 register_optimizer_step_pre_hook(_other_optimizer)
 
 

@@ -535,6 +535,17 @@ class Heads(nn.Module):
         return self.heads[which](self.trunk(x)).square().mean()
 
 
+def unlike(model, expected):
+    """Ends the job; returns the names of parameters that are not the expected ones."""
+    import gradweave
+
+    gradweave.finish(model)
+    pairs = zip(model.named_parameters(), expected.parameters())
+    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
+    model.gradweave.close()
+    return found
+
+
 def two_backwards(rank, scheme, second):
     """Parameters that are not DistributedDataParallel's, where a step has two backward passes, of one head each. `second`: the
     head of the other pass, on each rank."""
@@ -555,11 +566,7 @@ def two_backwards(rank, scheme, second):
             steps.step()
             steps.zero_grad(set_to_none=step % 2 == 0)
     assert model.gradweave.plan["scheme"] == scheme
-    gradweave.finish(model)
-    pairs = zip(model.named_parameters(), expected.parameters())
-    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
-    model.gradweave.close()
-    return found
+    return unlike(model, expected)
 
 
 @pytest.mark.parametrize("scheme", ["ddp", "mg_wfbp", "wfbp"])
@@ -596,11 +603,7 @@ def held_over_steps(rank, scheme, which):
             if step % 2:
                 seldom.step()
                 seldom.zero_grad()
-    gradweave.finish(model)
-    pairs = zip(model.named_parameters(), expected.parameters())
-    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
-    model.gradweave.close()
-    return found
+    return unlike(model, expected)
 
 
 @pytest.mark.parametrize("which", [((1, 1), (0, 0)), ((1, 1), (1, 0))])
@@ -615,7 +618,8 @@ class EitherOrBoth(Heads):
 
 def accumulates_for_another_head(rank, how):
     """Only a backward under no_sync() reaches the second head: before a change of plan, in the turn of an optimizer of its
-    own, or in a pass whose gradients are dropped. What differs from DistributedDataParallel, or from plain training."""
+    own, or in a pass whose gradients are dropped. What differs from DistributedDataParallel, or from plain training. `dear`
+    takes the loss scale out of what it is given, so its change of plan has one."""
     import gradweave
 
     torch.manual_seed(0)
@@ -631,17 +635,24 @@ def accumulates_for_another_head(rank, how):
     plans = [core.make_plan(workload(model), cluster(2), scheme) for scheme in ("dear", "us_byte", "ddp", "wfbp")]
     before, after = plans[:2] if how == "change from dear" else plans[2:]
     ours = optimizers(model)
-    gradweave.wrap(model, ours, plan=before, find_unused_parameters=True, report=False, timeout=20)
-    for each, steps in ((reference, optimizers(expected)), (model, ours)):
+    scaled = how == "change from dear"
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled) for _ in range(2)]
+    gradweave.wrap(model, ours, plan=before, find_unused_parameters=True, report=False, timeout=20,
+                   scaler=scalers[1] if scaled else None)
+    for each, steps, scaler in ((reference, optimizers(expected), scalers[0]), (model, ours, scalers[1])):
         torch.manual_seed(0 if alone else rank)
 
         def backward(which):
-            each(torch.randn(4, 8), which).backward()
+            scaler.scale(each(torch.randn(4, 8), which)).backward()
+
+        def step_by(optimizer):
+            scaler.step(optimizer)
+            scaler.update()
 
         for step in range(5):
             if how == "turns" or step == 0:
                 backward((0, 1))
-                steps[0].step()
+                step_by(steps[0])
                 for optimizer in steps:
                     optimizer.zero_grad()
             with each.no_sync() if hasattr(each, "no_sync") else contextlib.nullcontext():
@@ -651,14 +662,10 @@ def accumulates_for_another_head(rank, how):
             elif how.startswith("change") and step == 2 and each is model:
                 model.gradweave.install(after)
             backward((0,))
-            steps[-1].step()
+            step_by(steps[-1])
             for optimizer in steps:
                 optimizer.zero_grad()
-    gradweave.finish(model)
-    pairs = zip(model.named_parameters(), expected.parameters())
-    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
-    model.gradweave.close()
-    return found
+    return unlike(model, expected)
 
 
 @pytest.mark.parametrize("how", ["change", "change from dear", "turns", "dropped"])
@@ -717,6 +724,17 @@ def test_a_hook_before_the_step_that_clips_is_seen_as_a_loop_that_clips():
     for told in ranks.run(clips_in_a_hook, 2):
         assert told["auto"] not in ("sequential", "dear") and told["auto"] in [row["name"] for row in core.schemes()]
         assert "scheme 'dear' doesn't work with this loop: the loop changes gradients between backward() and" in told["dear"]
+
+
+def test_only_hooks_of_the_users_make_a_step_look_at_gradients():
+    import gradweave.wrapping  # noqa: F401  it has a hook of its own
+    from gradweave.stepping import Stepper
+
+    optimizer = adam(plain())
+    stepper = Stepper(optimizer, type(optimizer), optimizer.param_groups[0]["params"])
+    assert not stepper.has_pre_hooks
+    optimizer.register_step_pre_hook(lambda *_: None)
+    assert stepper.has_pre_hooks
 
 
 def copies_the_optimizer_first(rank, scheme):
